@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from redline.devices import choose_device, global_rng_states, kind_of, require_device
+from redline.devices import (
+    choose_device,
+    global_rng_states,
+    kind_of,
+    require_device,
+    widest_float,
+)
 from redline.errors import DeviceError
 
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -90,6 +96,7 @@ def test_what_the_cpu_can_do() -> None:
     assert not cpu.pins
     assert cpu.has_float64
     assert not kind_of("mps").has_float64
+    assert (widest_float("cpu"), widest_float("mps")) == (torch.float64, torch.float32)
     assert kind_of("cuda:3").captures
     with pytest.raises(DeviceError, match="cpu runs no captured graphs"):
         cpu.graphs(torch.device("cpu"))

@@ -255,6 +255,11 @@ def kind_of(device: torch.device | str) -> DeviceKind:
     return _KINDS.get(torch.device(device).type, _OTHER)
 
 
+def widest_float(device: torch.device | str) -> torch.dtype:
+    """float64, or float32 where a device does not compute in doubles."""
+    return torch.float64 if kind_of(device).has_float64 else torch.float32
+
+
 def kind_of_name(device: str) -> str:
     """The kind of a device by its name: cuda of cuda:1."""
     return device.partition(":")[0]

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch.utils import backend_registration
+from torch.utils import _foreach_utils, backend_registration
 from torch.utils._mode_utils import no_dispatch
 
 NAME = "standin"
@@ -406,6 +406,8 @@ def install() -> None:
     if _installed:
         return
     _installed = True
+    # CUDA's are plain tensors, for which torch takes the kernels for many at once by itself.
+    _foreach_utils._foreach_supported_types.append(StandInTensor)
     backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
     library = torch.library.Library("aten", "IMPL", "PrivateUse1")
     _LIBRARIES.append(library)

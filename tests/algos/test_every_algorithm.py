@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from redline.algos.algorithm import clip_gradients
 from tests.engines.learners import LEARNERS, batch, make, parts_of
 
 SMALL, LARGE = 1e-5, 1e-4
@@ -104,3 +105,17 @@ def test_critics_learn_on_beside_an_actor_that_is_frozen_as_a_whole(name: str) -
     for part, is_kept in (("policy", True), ("critic", False)):
         same = [torch.equal(after[part][key], value) for key, value in before[part].items()]
         assert all(same) == is_kept
+
+
+def test_gradients_are_clipped_where_torch_takes_no_lists() -> None:
+    """MPS is such a device, and so is meta: asked for lists, torch refuses both.
+
+    On the CPU: of norm 5, clipped to 1.
+    """
+    for device in ("meta", "cpu"):
+        weight = torch.zeros(2, device=device, requires_grad=True)
+        weight.grad = torch.tensor([3.0, 4.0]).to(device)
+        norm = clip_gradients([weight], 1.0)
+        assert (norm.device.type, norm.shape) == (device, ())
+    assert float(norm) == 5.0
+    assert weight.grad.tolist() == pytest.approx([0.6, 0.8], rel=1e-5)

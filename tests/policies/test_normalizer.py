@@ -13,8 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
+from redline import devices
 from redline.algos.q_learning import make_q_policy
 from redline.data import Rollout, as_tensordict
+from redline.devices import DeviceKind
 from redline.models.q_heads import ScalarHead
 from redline.policies import (
     CategoricalActor,
@@ -195,3 +197,43 @@ def test_off_policy_policies_act_on_what_they_have_normalized(kind: Any, actions
     policy.eval()
     policy.update_normalizer(Rollout(steps=steps, initial_state={}, last_obs=obs[-1]))
     assert policy.normalizer.moments[0].count == 4
+
+
+class WithoutDoubles(DeviceKind):
+    has_float64 = False
+
+
+def test_statistics_on_a_device_without_doubles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a device refuses to be given a double; there and back again, by hand.
+
+    1, 3 and then 8: mean 4, squares 9 + 1 + 16 = 26.
+    """
+    moments = RunningMoments(())
+    moments.update(torch.tensor([1.0, 3.0]), torch.ones(2, dtype=torch.bool))
+    monkeypatch.setitem(devices._KINDS, "meta", WithoutDoubles())
+    there = copy.deepcopy(moments).to("meta")
+    assert {buffer.dtype for buffer in there.buffers()} == {torch.float32}
+    there.update(torch.ones(2, device="meta"), torch.ones(2, dtype=torch.bool, device="meta"))
+    assert there.mean.dtype == torch.float32
+
+    monkeypatch.setitem(devices._KINDS, "cpu", WithoutDoubles())
+    moments.to("cpu")
+    moments.update(torch.tensor([8.0, 9.0]), torch.tensor([True, False]))
+    found = (moments.count, moments.mean, moments.squares)
+    assert [value.dtype for value in found] == [torch.float32] * 3
+    assert [float(value) for value in found] == pytest.approx([3.0, 4.0, 26.0])
+    monkeypatch.undo()
+
+
+def test_statistics_that_come_back_are_doubles_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(devices._KINDS, "meta", WithoutDoubles())
+    back = RunningMoments((2,)).to("meta").to_empty(device="cpu")
+    assert [back.count.dtype, back.mean.dtype, back.squares.dtype] == [torch.float64] * 3
+    assert back.offset.dtype == torch.float32
+
+
+def test_what_a_caller_makes_of_the_statistics_stays() -> None:
+    assert RunningMoments(()).float().to("cpu").mean.dtype == torch.float32
+    kept = RunningMoments(())
+    mean = kept.mean
+    assert kept.to("cpu").mean is mean

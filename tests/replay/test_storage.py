@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import redline.replay.storage as storage_module
+from redline import devices
+from redline.devices import DeviceKind
 from redline.errors import ConfigError, DeviceError
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.spec import LeafSpec
@@ -169,6 +171,17 @@ def test_a_missing_device_is_named() -> None:
         pytest.skip("there is one")
     with pytest.raises(DeviceError, match="no CUDA device"):
         Replay(ReplayConfig(capacity=100, storage="device", device="cuda"), ATARI)
+
+
+def test_a_device_without_doubles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draws and priorities are doubles, which MPS refuses one by one, with a TypeError."""
+
+    class WithoutDoubles(DeviceKind):
+        has_float64 = False
+
+    monkeypatch.setitem(devices._KINDS, "meta", WithoutDoubles())
+    with pytest.raises(DeviceError, match=r"device='meta'.*float64.*Use storage='memory'"):
+        Replay(ReplayConfig(capacity=100, storage="device", device="meta"), ATARI)
 
 
 def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:

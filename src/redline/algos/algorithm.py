@@ -342,7 +342,7 @@ def _over_ranks(mean: Tensor, std: Tensor, valid: Tensor) -> tuple[Tensor, Tenso
 def clip_gradients(parameters: Sequence[Tensor], max_norm: float) -> Tensor:
     """Scale gradients to an L2 norm of at most `max_norm` (0: leave them); the norm before, []."""
     bound = max_norm if max_norm > 0 else float("inf")
-    return torch.nn.utils.clip_grad_norm_(parameters, bound, foreach=True)
+    return torch.nn.utils.clip_grad_norm_(parameters, bound)
 
 
 def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:

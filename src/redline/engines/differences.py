@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from redline.devices import widest_float
+
 TOLERANCE = 0.01
 _ROUNDING = 1e-6  # some units in the last place of float32
 _METRIC_ROUNDING = 1e-5
@@ -93,8 +95,9 @@ def _state_difference(name: str, before: Any, eager: Any, engine: Any) -> Differ
         return Difference(name, float("inf"))
     if not eager.is_floating_point():
         return Difference(name, 0.0 if torch.equal(eager, engine) else float("inf"))
-    eager, engine = eager.double(), engine.double()
-    moved = eager - before.double() if isinstance(before, Tensor) else eager
+    wide = widest_float(eager.device)
+    eager, engine = eager.to(wide), engine.to(wide)
+    moved = eager - before.to(wide) if isinstance(before, Tensor) else eager
     return Difference(name, _ratio(engine - eager, moved, eager, eager, engine))
 
 
@@ -109,7 +112,7 @@ def _ratio(error: Tensor, moved: Tensor, size: Tensor, eager: Tensor, engine: Te
 
 
 def _metric_difference(eager: Any, engine: Any) -> float:
-    eager, engine = torch.as_tensor(eager).double().cpu(), torch.as_tensor(engine).double().cpu()
+    eager, engine = torch.as_tensor(eager).cpu().double(), torch.as_tensor(engine).cpu().double()
     if eager.shape != engine.shape:
         return float("inf")
     strange = ~torch.isfinite(eager)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from redline.algos.algorithm import Algorithm, metrics_of
-from redline.devices import kind_of
+from redline.devices import widest_float
 from redline.engines.cudagraph import CapturedStep
 from redline.engines.engine import Engine
 
@@ -115,7 +115,7 @@ class SummedUpdates:
     def _summed(self, found: Mapping[str, Any]) -> dict[str, Tensor]:
         metrics = metrics_of(self.algorithm, found)
         priority = metrics.pop("priority", None)
-        dtype = torch.float64 if kind_of(self.device).has_float64 else torch.float32
+        dtype = widest_float(self.device)
         for name, value in metrics.items():
             if name not in self.totals:
                 self.totals[name] = torch.zeros((), dtype=dtype, device=self.device)

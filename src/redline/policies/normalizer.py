@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from redline.data import NestedTensor, map_leaves
 from redline.data.ranks import are_several, gather_from_ranks
+from redline.devices import kind_of, widest_float
 from redline.models import leaf_at, leaf_spaces
 
 CLIP = 10.0  # in standard deviations
@@ -19,7 +20,7 @@ _EPSILON = 1e-8  # added to the variance, so that a constant number stays finite
 
 
 class Moments(NamedTuple):
-    """Statistics of a set of rows, in float64.
+    """Statistics of a set of rows, in float64, or float32 where the device has no doubles.
 
     Attributes:
         count: [] number of rows.
@@ -40,9 +41,10 @@ def moments_of(rows: Tensor, valid: Tensor) -> Moments:
         valid: [...] bool.
     """
     # float64: sums of squares over millions of rows leave no digits of float32.
-    flat = rows.to(torch.float64).flatten(0, valid.dim() - 1)
+    wide = widest_float(rows.device)
+    flat = rows.to(wide).flatten(0, valid.dim() - 1)
     selected = valid.reshape(-1, *([1] * (flat.dim() - 1)))
-    count = valid.sum().to(torch.float64)
+    count = valid.sum().to(wide)
     zero = flat.new_zeros(())
     mean = torch.where(selected, flat, zero).sum(dim=0) / count.clamp(min=1.0)
     squares = torch.where(selected, flat - mean, zero).square().sum(dim=0)
@@ -75,9 +77,9 @@ def _over_ranks(own: Moments) -> Moments:
 class RunningMoments(nn.Module):
     """Mean and standard deviation of one leaf so far, and the map that removes them.
 
-    The statistics are float64; what acting applies are float32 buffers derived from them.
-    All are in the state dict, so that a copy made buffer by buffer is complete. Before
-    the first row the map is the identity, without the clip.
+    The statistics are float64, or float32 where the device has no doubles; what acting applies
+    are float32 buffers derived from them. All are in the state dict, so that a copy made buffer by
+    buffer is complete. Before the first row the map is the identity, without the clip.
     """
 
     count: Tensor
@@ -95,6 +97,20 @@ class RunningMoments(nn.Module):
         self.register_buffer("offset", torch.zeros(shape))
         self.register_buffer("factor", torch.ones(shape))
         self.register_buffer("limit", torch.tensor(torch.inf))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As `to` and the like: a device without doubles refuses to be given one."""
+        before, after = kind_of(self.mean.device), kind_of(fn(torch.empty(0)).device)
+        if not after.has_float64:
+            self._cast(torch.float32)
+        super()._apply(fn, recurse)
+        if after.has_float64 and not before.has_float64:
+            self._cast(torch.float64)
+        return self
+
+    def _cast(self, dtype: torch.dtype) -> None:
+        for name in Moments._fields:
+            setattr(self, name, getattr(self, name).to(dtype))
 
     def forward(self, leaf: Tensor) -> Tensor:
         """(leaf - mean) / std, clipped; [N, *shape] -> the same shape, float32."""

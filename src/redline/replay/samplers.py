@@ -327,7 +327,7 @@ class PrioritizedSampler:
         if priority is not None:
             # Where writes are gathered, it is looked at where it lies.
             place = priority.device if self._arena.gathers else self._arena.device
-            given = priority.to(place, torch.float64)
+            given = priority.to(place).to(torch.float64)  # some devices have no doubles
             known = torch.where(mask.to(given.device) & ~given.isnan(), given, 0.0)
             if known.numel():
                 self._take_note(known)
@@ -384,7 +384,7 @@ class PrioritizedSampler:
         """
         device = self._arena.device
         unit = unit.to(device)
-        value = self.sound(priority.detach().to(device, torch.float64))
+        value = self.sound(priority.detach().to(device).to(torch.float64))
         self._take_note(value)
         leaf = unit % self._size
         live = (unit >= self._span[0]) & (self.tree.leaves[leaf] > 0)

@@ -387,6 +387,11 @@ def _storage_device(config: ReplayConfig) -> torch.device:
             f"({reason}). "
             "Use storage='memory' or 'memmap'."
         )
+    if not kind_of(device).has_float64:
+        raise DeviceError(
+            f"device={config.device!r} for replay: draws and priorities are float64, in which it "
+            f"does not compute. Use storage='memory' or 'memmap' (--replay-storage)."
+        )
     return exact_device(device)
 
 

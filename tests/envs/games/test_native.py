@@ -10,6 +10,8 @@ import torch
 from gymnasium import spaces
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from redline import devices
+from redline.devices import DeviceKind
 from redline.envs import EnvSettings, make_device_vec, make_vec
 from redline.envs.games.game import Game, GameState
 from redline.envs.games.ids import GAMES, ORIGINALS
@@ -346,3 +348,15 @@ def test_a_gpu_gives_the_same_games(env_id: str) -> None:
         action = sample(env.action_space, 16, rng)
         for one, two in zip(env.step(action), gpu.step(action.cuda()), strict=True):
             torch.testing.assert_close(two.cpu(), one, rtol=1e-4, atol=1e-4)
+
+
+def test_a_device_without_doubles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPS is one: what sums returns there was a TypeError of torch."""
+
+    class WithoutDoubles(DeviceKind):
+        has_float64 = False
+
+    monkeypatch.setitem(devices._KINDS, "meta", WithoutDoubles())
+    for env_id in ("redline/CartPole-v1", "CartPole-v1"):
+        with pytest.raises(DeviceError, match=r"'meta'.*float64.*Use --env-device cpu"):
+            make_device_vec(env_id, 1, device="meta")

@@ -3,7 +3,7 @@
 FINGERPRINTS: dict[str, str] = {
     "redline.algos.a2c:A2C": "7efba2f797f0ff7d",
     "redline.algos.a2c:policy_gradient_loss": "1c5b0a45c5b7a25e",
-    "redline.algos.algorithm:clip_gradients": "c38a0bddf3940938",
+    "redline.algos.algorithm:clip_gradients": "1b35a2f67744577c",
     "redline.algos.algorithm:normalized": "2f77f487253b9f23",
     "redline.algos.appo:APPO": "e75b65f914dc357e",
     "redline.algos.critics:Critic": "f00b722a88023392",
@@ -53,7 +53,7 @@ FINGERPRINTS: dict[str, str] = {
     "redline.policies.distributions:Gaussian": "aedc43c834693644",
     "redline.policies.distributions:log_tanh_slope": "780f70d2d3753705",
     "redline.policies.normalizer:ObservationNormalizer": "4092bfbe2305aeeb",
-    "redline.policies.normalizer:RunningMoments": "39f292122c61ad81",
+    "redline.policies.normalizer:RunningMoments": "3d3c4017a8fb9b1c",
     "redline.policies.q_policy:ActionValues": "232befb87e60948d",
     "redline.policies.q_policy:QPolicy": "8ad8505d261ce0c9",
     "redline.policies.q_policy:at_action": "8755e4038b81c400",

@@ -16,6 +16,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from redline.devices import kind_of
 from redline.envs.device.vec_env import DeviceStep, DeviceVecEnv
 from redline.envs.games.game import Game, GameState, pick, pick_state
 from redline.envs.games.ids import GAMES
@@ -86,7 +87,7 @@ def make_game(env_id: str, device: torch.device | str, env_kwargs: Mapping[str, 
 
 
 def require_device(device: torch.device | str) -> None:
-    """Refuse a device that is not there.
+    """Refuse a device that is not there, or on which returns cannot be summed.
 
     Raises:
         DeviceError: naming the reason and the fix.
@@ -99,6 +100,11 @@ def require_device(device: torch.device | str) -> None:
             f"the environments' device {str(device)!r} cannot be used ({reason}). Use 'cpu', or "
             f"install a build of torch for it on a machine that has it."
         ) from error
+    if not kind_of(device).has_float64:
+        raise DeviceError(
+            f"the environments' device {str(device)!r} cannot be used: returns are summed in "
+            f"float64, in which it does not compute. Use --env-device cpu."
+        )
 
 
 class NativeEnv(DeviceVecEnv):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redline.devices import kind_of
+from redline.devices import widest_float
 
 
 @dataclass(slots=True)
@@ -129,5 +129,4 @@ class MetricMeans:
 
 def _wide(value: Tensor) -> Tensor:
     """As a double, or as the widest that its device has."""
-    wide = torch.float64 if kind_of(value.device).has_float64 else torch.float32
-    return value.to(wide)
+    return value.to(widest_float(value.device))
