@@ -30,7 +30,7 @@ from redline.policies.actors import CategoricalActor, DeterministicActor, Squash
 from redline.policies.masks import network_space
 from redline.policies.modes import evaluation_mode
 from redline.policies.normalizer import ObservationNormalizer
-from redline.policies.skills import SKILL, SkillBesideFeatures, SkillSpace, without_skill
+from redline.policies.skills import SkillBesideFeatures, SkillSpace, without_skill
 from redline.previous_inputs import ACTION, REWARD, has_previous, without_previous
 
 ModuleFactory: TypeAlias = Callable[[spaces.Space[Any]], nn.Module]
@@ -247,7 +247,8 @@ def _custom_torso(space: spaces.Space[Any], factory: ModuleFactory) -> tuple[nn.
             raise
     torch.set_rng_state(state)
     torso, features = _custom_torso(without_skill(space), factory)
-    return SkillBesideFeatures(torso, space), features + int(space[SKILL].n)
+    beside = SkillBesideFeatures(torso, space)
+    return beside, features + beside.num_skills
 
 
 def _count_features(module: Any, space: spaces.Space[Any]) -> int:

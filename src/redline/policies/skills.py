@@ -82,6 +82,7 @@ class SkillBesideFeatures(nn.Module):
 
     Attributes:
         torso: as given.
+        num_skills: K.
     """
 
     def __init__(self, torso: nn.Module, space: SkillSpace) -> None:
@@ -89,6 +90,7 @@ class SkillBesideFeatures(nn.Module):
         self.torso = torso
         self._is_plain = isinstance(space, PlainSkillSpace)
         self._skill = ObservationEncoder(space[SKILL])
+        self.num_skills = self._skill.out_features
 
     def forward(self, obs: Any) -> Tensor:
         """[N, F + K] float32; `obs` [N, ...] in the structure of `with_skill`."""
