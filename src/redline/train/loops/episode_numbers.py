@@ -28,7 +28,12 @@ class EpisodeNumbers:
         self._ahead: int | None = None  # rollouts made before the environments began anew
 
     def number(self, rollout: Rollout) -> None:
-        """Number the episodes of a rollout, where the collector left it."""
+        """Number the episodes of a rollout, where the collector left it.
+
+        Recorded steps have no numbers, and no episodes that go on.
+        """
+        if "episode_id" not in rollout.steps.keys():  # noqa: SIM118 -- a TensorDict's own `in`
+            return
         if self._ahead is not None:
             if self._ahead == 0 and (newest := self._newest()) is not None:
                 self._first = newest + 1
