@@ -18,10 +18,12 @@ from redline.profile.analyse.cells import (
 )
 from redline.profile.analyse.decoded import decode
 from redline.profile.analyse.timeline import Stream, build_timeline
+from redline.profile.reader import Name
 from tests.profile.streams import (
     EVENTS,
     INFERENCE,
     INFERRED,
+    NAMES,
     SIMULATION,
     SLEEP,
     TORCH,
@@ -118,6 +120,26 @@ def test_phases_belong_to_the_process() -> None:
     assert found["warm-up", "simulation", "python"] == 10
     assert found["", "simulation", "python"] == 30
     assert sum(found.values()) == 100
+
+
+def test_phases_that_begin_at_once_are_nested_as_they_were_recorded() -> None:
+    """training around warm-up 10..40, both from the window's begin at 10; training to 80.
+
+    The inner one has the smaller id: its name was known first.
+    """
+    training = max(NAMES) + 1
+    made = process(
+        [
+            (10, layout.CODE_WINDOW_ON),
+            (10, begin(training)),
+            (10, begin(WARM_UP)),
+            (40, end(WARM_UP)),
+            (80, end(training)),
+        ]
+    )
+    made.names = NAMES | {training: Name(training, "phase", "training", 0, None)}
+    found = compute_cells(build_timeline(made)).time_ns
+    assert {key[0]: ns for key, ns in found.items()} == {"warm-up": 30, "training": 40, "": 20}
 
 
 def test_unobserved_time_is_split_like_the_observed() -> None:

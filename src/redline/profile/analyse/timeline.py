@@ -362,7 +362,7 @@ def end_of(process: Process, last_ns: int) -> int:
 
 
 def _special(threads: list[Decoded], wanted: set[int]) -> list[tuple[int, int]]:
-    """(time, code) of these codes in all threads, in time order."""
+    """(time, code) of these codes in all threads, in time order, at ties in each thread's own."""
     found: list[tuple[int, int]] = []
     for thread in threads:
         chosen = np.isin(thread.special_codes, list(wanted))
@@ -371,7 +371,8 @@ def _special(threads: list[Decoded], wanted: set[int]) -> list[tuple[int, int]]:
             thread.special_codes[chosen].tolist(),
             strict=True,
         )
-    return sorted(found)
+    # Nested phases around a window begin at one instant: the codes do not say which is inside.
+    return sorted(found, key=lambda point: point[0])
 
 
 def _as_stream(points: list[tuple[int, int]]) -> Stream:
