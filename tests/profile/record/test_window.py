@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +175,27 @@ with profile.phase("training"):
     assert [process.steps for process in summary.processes] == [6, 2]
     assert {cell.phase for cell in summary.cells if cell.pid == parent} == {"training"}
     assert {cell.phase for cell in summary.cells if cell.pid == child} == {""}
+
+
+CHILD = """
+import os
+from redline import profile
+with profile.phase("setup"):
+    child = os.fork()
+    if child == 0:
+        with profile.session("s", mode="light"):
+            profile.step()
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_that_records_by_itself_is_in_no_phase(tmp_path: Path) -> None:
+    """Its parent, which is in one, records nothing."""
+    subprocess.run([sys.executable, "-c", CHILD], cwd=tmp_path, check=True, timeout=60)
+    summary = summarize(tmp_path / "s")
+    assert {cell.phase for cell in summary.cells} == {""}
+    assert summary.processes[0].steps == 1
 
 
 def test_windows_by_time_begin_again(profiled: Any) -> None:

@@ -4,7 +4,6 @@
 /* In a forked child: leave the parent's session without writing to it. */
 static void leave(void) {
     rl_active = 0;
-    rl_forget_phases(); /* they are stretches of the parent */
     rl_forget_block_hook();
     rl_writer_abandon();
     rl_session_end();
@@ -283,6 +282,12 @@ static struct PyModuleDef definition = {
 };
 
 PyMODINIT_FUNC PyInit__native(void) {
+    /* Whether or not the parent records: the child may. */
+    const int failed = pthread_atfork(NULL, NULL, rl_forget_phases);
+    if (failed) {
+        errno = failed;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL || PyModule_AddFunctions(module, rl_mark_methods) < 0 ||
         PyModule_AddFunctions(module, rl_boundary_methods) < 0 ||

@@ -583,6 +583,7 @@ void rl_leave_phase(uint16_t id) {
     }
 }
 
+/* In a forked child: they are stretches of the parent. */
 void rl_forget_phases(void) { tls_phases.count = 0; }
 
 /* What a hook raised that is no `Exception` comes from a signal's handler (an interrupt, or
