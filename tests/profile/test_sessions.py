@@ -360,6 +360,26 @@ def test_a_program_in_a_session_has_no_child_but_its_own(tmp_path: Path) -> None
     assert done.stdout == "2\n"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has subreapers")
+def test_where_orphans_come_to_the_program_a_session_leaves_no_zombie(tmp_path: Path) -> None:
+    """As to PID 1 of a container: what reads the machine is then a child of the program."""
+    program = (
+        "import ctypes, os\n"
+        "from redline import profile\n"
+        "set_child_subreaper = 36\n"
+        "assert ctypes.CDLL(None).prctl(set_child_subreaper, 1, 0, 0, 0) == 0\n"
+        f"with profile.session({str(tmp_path / 's')!r}, mode='light'):\n"
+        "    profile.step()\n"
+        "try:\n"
+        "    print(os.waitpid(-1, os.WNOHANG))\n"
+        "except ChildProcessError:\n"
+        "    print('none')\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout == "none\n"
+
+
 def test_where_no_process_can_be_started_the_directory_stays_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

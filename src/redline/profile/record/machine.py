@@ -158,7 +158,8 @@ _PATIENCE_S = 2.0  # for a process that has been told to end
 class HelperProcess:
     """Readings from a process of its own, which ends by itself when the session does.
 
-    It is no child of this one: a program may wait for whichever of its children ends next.
+    It is no child of this one: a program may wait for whichever of its children ends next. The
+    exception is a program that the system gives orphans to: PID 1 of a container, a subreaper.
 
     Raises:
         OSError: if it cannot be started.
@@ -208,6 +209,9 @@ class HelperProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._helper, number)
                 self._has_ended(_PATIENCE_S)
+        if self._helper and self._has_ended(0.0):
+            with contextlib.suppress(ChildProcessError):  # it is only where orphans come to us
+                os.waitpid(self._helper, 0)
         os.close(self._file)
 
     def _has_ended(self, patience_s: float) -> bool:
