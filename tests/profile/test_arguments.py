@@ -65,10 +65,11 @@ def test_without_the_option_nothing_is_recorded() -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (["--profile-for-s", "30", "--profile-mode", "light"], "--profile-mode 'light'"),
+        (["--profile-mode", "light", "--profile-for-s", "30"], "--profile-mode 'light'"),
+        (["--profile-mode", "full"], "--profile-mode 'full'"),  # the default, but given
         (["--profile-for-s", "30"], "--profile-for-s 30.0"),
         (["--profile-no-lines"], "--profile-no-lines"),
-        (["--profile-watch", "a:b"], "--profile-watch ('a:b',)"),
+        (["--profile-watch", "a:b"], "--profile-watch 'a:b'"),
     ],
 )
 def test_options_without_a_session_are_refused(given: list[str], named: str) -> None:
@@ -78,6 +79,21 @@ def test_options_without_a_session_are_refused(given: list[str], named: str) -> 
         f"{named} has no effect without --profile, which names the session to record. "
         "Add --profile DIR, or leave it out"
     )
+
+
+def test_defaults_of_a_script_are_not_refused_where_nothing_is_recorded() -> None:
+    """They hold once `--profile` is given, but nobody gave them."""
+    made = parser()
+    made.set_defaults(
+        profile_mode="sample", profile_for_s="60", profile_watch=("a:b",), profile_no_lines=True
+    )
+    arguments = made.parse_args(["--steps", "5"])
+    profile.start_from(arguments).close()
+    assert options_of(arguments, "profile_") == Options(
+        mode="sample", for_s=60.0, watch=("a:b",), lines=False
+    )
+    with pytest.raises(ConfigError, match=r"--profile-watch 'c:d' has no effect"):
+        profile.start_from(made.parse_args(["--profile-watch", "c:d"]))
 
 
 def test_a_wrong_option_is_refused_without_a_session_too() -> None:

@@ -38,7 +38,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "profiler", "record where the time of this program goes; see: redline report DIR"
     )
     group.add_argument(f"--{PREFIX}", metavar="DIR", help="record into this new session directory")
-    add_options(group.add_argument, f"{PREFIX}-")
+
+    def add(name: str, action: str = "store", **how: Any) -> None:
+        group.add_argument(name, action=_ACTIONS[action], **how)
+
+    add_options(add, f"{PREFIX}-")
+
+
+class _Given(argparse.Action):
+    """Stores a value, and notes that it was given: a script may have other defaults than ours."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        value = self.value(namespace, values)
+        shown = "" if value is True else f" {values!r}"
+        given = [*getattr(namespace, _GIVEN, []), f"{self.option_strings[0]}{shown}"]
+        setattr(namespace, _GIVEN, given)
+        setattr(namespace, self.dest, value)
+
+    def value(self, namespace: argparse.Namespace, values: Any) -> Any:
+        """What is stored."""
+        return values
+
+
+class _GivenToo(_Given):
+    """Each of them."""
+
+    def value(self, namespace: argparse.Namespace, values: Any) -> Any:
+        return [*getattr(namespace, self.dest), values]
+
+
+class _Flag(_Given):
+    def __init__(self, option_strings: list[str], dest: str, **how: Any) -> None:
+        how.setdefault("default", False)
+        super().__init__(option_strings, dest, nargs=0, **how)
+
+    def value(self, namespace: argparse.Namespace, values: Any) -> Any:
+        return True
+
+
+_ACTIONS = {"store": _Given, "append": _GivenToo, "store_true": _Flag}
+_GIVEN = f"{PREFIX}_given"  # of a namespace, once an option was given: what, as texts
 
 
 def start_from(arguments: argparse.Namespace) -> ExitStack:
@@ -59,7 +104,7 @@ def start_from(arguments: argparse.Namespace) -> ExitStack:
     directory = getattr(arguments, PREFIX)
     options = options_of(arguments, f"{PREFIX}_")
     if directory is None:
-        _refuse_unused(options)
+        _refuse_unused(getattr(arguments, _GIVEN, []))
         return running
     from redline.profile.record.recorder import session
 
@@ -75,18 +120,12 @@ def start_from(arguments: argparse.Namespace) -> ExitStack:
     return running
 
 
-def _refuse_unused(options: Options) -> None:
-    usual = Options()
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value != getattr(usual, field.name):
-            negated = {"lines": "no_lines", "calibrate": "no_calibration"}
-            name = negated.get(field.name, field.name).replace("_", "-")
-            shown = "" if isinstance(value, bool) else f" {value!r}"
-            raise ConfigError(
-                f"--{PREFIX}-{name}{shown} has no effect without --{PREFIX}, which names the "
-                f"session to record. Add --{PREFIX} DIR, or leave it out"
-            )
+def _refuse_unused(given: list[str]) -> None:
+    if given:
+        raise ConfigError(
+            f"{given[0]} has no effect without --{PREFIX}, which names the session to record. "
+            f"Add --{PREFIX} DIR, or leave it out"
+        )
 
 
 def options_of(arguments: argparse.Namespace, prefix: str = "") -> Options:
