@@ -65,6 +65,7 @@ GPU_NOTES = "gpu.jsonl"
 WITHOUT_STEP = "without a step"
 # The same: a framework's own word, not a mark of the program's.
 FRAMEWORK = "framework"
+GPU_COLLECTOR = "gpu collector"  # the operation in which the profiler's own thread closes a window
 WATCHED = "watched"  # of a process's metadata: what `--watch` named and was found
 
 ENVIRONMENT = "REDLINE_PROFILE"

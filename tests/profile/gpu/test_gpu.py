@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from redline.errors import SessionError
 from redline.profile import layout
 from redline.profile.analyse.cells import compute_cells
+from redline.profile.analyse.slices import outline, slices_of
 from redline.profile.analyse.summary import summarize
 from redline.profile.analyse.timeline import build_timeline
 from redline.profile.gpu import activity
@@ -46,7 +47,8 @@ from redline.profile.gpu.records import (
     read_windows,
 )
 from redline.profile.gpu.windows import GpuWindows
-from tests.profile.streams import INFERENCE, SIMULATION, TORCH, begin, end, process
+from redline.profile.reader import Name
+from tests.profile.streams import INFERENCE, SIMULATION, SLEEP, TORCH, begin, end, process
 
 FIXTURE = Path(__file__).with_name("kineto_trace.json")
 # The fixture's times count from this Unix time; the CLOCK_MONOTONIC of its machine from 0 there.
@@ -71,27 +73,25 @@ def window() -> GpuWindow:
     return GpuWindow(0, 1000, read_kineto(FIXTURE, UNIX_NS))
 
 
+PROGRAM = [
+    (0, layout.CODE_WINDOW_ON),
+    (100, begin(INFERENCE)),
+    (105, begin(TORCH)),
+    (180, end(TORCH)),
+    (200, end(INFERENCE)),
+    (300, begin(SIMULATION)),
+    (490, begin(TORCH)),
+    (640, end(TORCH)),
+    (715, begin(TORCH)),
+    (740, end(TORCH)),
+    (900, end(SIMULATION)),
+]
+
+
 def program() -> Any:
     """inference 100..200 with a torch call 105..180; simulation 300..900, torch 490..640 and
     715..740 in it."""
-    return build_timeline(
-        process(
-            [
-                (0, layout.CODE_WINDOW_ON),
-                (100, begin(INFERENCE)),
-                (105, begin(TORCH)),
-                (180, end(TORCH)),
-                (200, end(INFERENCE)),
-                (300, begin(SIMULATION)),
-                (490, begin(TORCH)),
-                (640, end(TORCH)),
-                (715, begin(TORCH)),
-                (740, end(TORCH)),
-                (900, end(SIMULATION)),
-            ],
-            end_ns=1000,
-        )
-    )
+    return build_timeline(process(PROGRAM, end_ns=1000))
 
 
 def test_a_trace_is_read_to_the_nanosecond(window: GpuWindow) -> None:
@@ -198,6 +198,48 @@ def test_a_call_of_another_thread_is_not_the_leading_ones(window: GpuWindow) -> 
     for row in concurrent_with(build_timeline(process(leads, beside, end_ns=1000)), [window]):
         found[row.level] = found.get(row.level, 0) + row.time_ns
     assert found == {"python": 560 + 360, "waiting": 60, "backend": 20}
+
+
+COLLECTOR, IMPORTS = range(20, 22)
+EXTRA = {
+    COLLECTOR: Name(COLLECTOR, "operation", "gpu collector", 0, None),
+    IMPORTS: Name(IMPORTS, "operation", "imports", 0, None),
+}
+CLOSES = [
+    *((5, begin(TORCH)), (10, end(TORCH)), (20, begin(SLEEP)), (80, end(SLEEP))),
+    *((910, begin(COLLECTOR)), (920, begin(TORCH)), (940, end(TORCH)), (950, end(COLLECTOR))),
+]
+KEEPS_TIME = [
+    *((0, layout.CODE_WINDOW_ON), (0, begin(IMPORTS)), (5, end(IMPORTS))),
+    *((10, begin(SLEEP)), (990, end(SLEEP)), (990, layout.CODE_WINDOW_OFF)),
+]
+
+
+@pytest.mark.parametrize(
+    ("beside", "is_alone"),
+    [
+        ([CLOSES], True),
+        ([KEEPS_TIME], True),
+        ([KEEPS_TIME, CLOSES], True),
+        ([[*KEEPS_TIME[:3], (6, begin(TORCH)), (8, end(TORCH))]], False),
+        ([[(2, begin(INFERENCE)), (3, end(INFERENCE)), *CLOSES]], False),
+        ([KEEPS_TIME, [(10, begin(SLEEP)), (990, end(SLEEP))]], False),
+    ],
+    ids=["gpu", "window", "both", "switches", "works", "waits"],
+)
+def test_the_profilers_own_threads_are_none_of_the_program(
+    window: GpuWindow, beside: list[list[tuple[int, int]]], is_alone: bool
+) -> None:
+    """The call 310..330 is the main thread's, which was in Python, if no other can have made it."""
+    made = process(PROGRAM, *beside, end_ns=1000)
+    made.names = made.names | EXTRA
+    for timeline in (build_timeline(made), next(slices_of(outline([made]))).timelines[0]):
+        assert timeline.is_alone is is_alone
+        found = {
+            (r.operation, r.level, r.gpu_busy): r.time_ns
+            for r in concurrent_with(timeline, [window])
+        }
+        assert found.get(("simulation", "cuda_api", True), 0) == (20 if is_alone else 0)
 
 
 def test_windows_are_looked_at_in_the_slices_of_their_launches(

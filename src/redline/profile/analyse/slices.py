@@ -29,6 +29,7 @@ from redline.profile.analyse import timeline as timelines
 from redline.profile.analyse.blocked import SilenceSeeker, Wait
 from redline.profile.analyse.decoded import FOREVER, State, Stream
 from redline.profile.analyse.gaps import Gaps, GapSeeker
+from redline.profile.analyse.own_threads import ProgramThreads
 from redline.profile.analyse.scheduling import Settled, Settlers, Ticks
 from redline.profile.analyse.timeline import Follower, Slice, Timeline, assemble, end_of
 from redline.profile.reader import PIECE_ROWS, Process
@@ -53,6 +54,7 @@ class Outline:
     gaps: dict[int, Gaps]
     end_ns: int
     blind: Stream
+    num_threads: int  # of the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,14 @@ def _walk(found: Outline) -> Iterator[Timeline]:
     for begin, until in pairwise(found.edges_ns):
         part = follower.advance(begin, until)
         made = assemble(
-            found.process, part, found.ticks, found.waits, found.gaps, found.end_ns, found.blind
+            found.process,
+            part,
+            found.ticks,
+            found.waits,
+            found.gaps,
+            found.end_ns,
+            found.blind,
+            found.num_threads,
         )
         threads = [replace(each, before=before.get(each.index)) for each in made.threads]
         before |= {each.index: each.last_state() for each in threads}
@@ -198,7 +207,7 @@ def _outline(
     settlers = Settlers(ticks)
     own = _own_edges(edges_ns - process.base_ns, ticks, begins)
     follower = Follower(process, begins)
-    silences = SilenceSeeker()
+    silences, program = SilenceSeeker(), ProgramThreads(process)
     seekers: dict[int, GapSeeker] = defaultdict(lambda: GapSeeker(process))
     switches: list[Stream] = []
     last_ns = 0
@@ -209,6 +218,7 @@ def _outline(
             seekers[thread.index].add(thread, begin)
             last_ns = max(last_ns, thread.last_ns)
         settlers.add(part.threads, begin, until)
+        program.add(part.threads)
         if not ticks:
             silences.add(part.threads)
         if beside is not None:
@@ -226,6 +236,7 @@ def _outline(
         gaps={index: seeker.found() for index, seeker in seekers.items()},
         end_ns=end_of(process, last_ns),
         blind=blind,
+        num_threads=program.number(),
     )
 
 

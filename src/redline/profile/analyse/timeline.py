@@ -24,6 +24,7 @@ from redline.profile.analyse.decoded import (
     states_at,
 )
 from redline.profile.analyse.gaps import Gaps, gaps_of
+from redline.profile.analyse.own_threads import ProgramThreads
 from redline.profile.analyse.scheduling import (
     Settled,
     Settlers,
@@ -74,7 +75,7 @@ class Timeline:
     blind: Stream  # 1 while the native boundary was not observed, for calibration
     end_ns: int  # of the recording
     all_blind: Stream | None = None  # `blind` of the whole recording; None: this is the whole
-    num_threads: int = 1  # of the whole recording
+    num_threads: int = 1  # of the program, in the whole recording
     begin_ns: int = 0  # of the slice
     until_ns: int = FOREVER  # of the slice, which holds all events before
 
@@ -86,7 +87,7 @@ class Timeline:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the process has but one thread, in all of the recording."""
+        """Whether the program has but one thread in the process, in all of the recording."""
         return self.num_threads < 2
 
     @property
@@ -134,7 +135,9 @@ def build_timeline(process: Process) -> Timeline:
     for source in process.sources:
         if source.problem is not None:
             process.note(f"{source.path.name}: {source.problem}")
-    return assemble(process, part, ticks, waits, gaps, end_ns, part.blind)
+    program = ProgramThreads(process)
+    program.add(part.threads)
+    return assemble(process, part, ticks, waits, gaps, end_ns, part.blind, program.number())
 
 
 class Follower:
@@ -213,6 +216,7 @@ def assemble(
     gaps: dict[int, Gaps],
     end_ns: int,
     all_blind: Stream,
+    num_threads: int,
 ) -> Timeline:
     """The timeline of a slice.
 
@@ -224,6 +228,7 @@ def assemble(
         gaps: how to name those of each thread.
         end_ns: of the recording.
         all_blind: of the whole recording.
+        num_threads: of the program, in the whole recording.
     """
     threads = part.threads
     if ticks:
@@ -254,7 +259,7 @@ def assemble(
         blind=part.blind,
         end_ns=end_ns,
         all_blind=all_blind,
-        num_threads=len(process.sources),
+        num_threads=num_threads,
         begin_ns=part.begin_ns,
         until_ns=part.until_ns,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redline.profile import marks
+from redline.profile import layout, marks
 from redline.profile.record.options import Options
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Companions:
             KinetoCollector(),
             window_s=self._options.gpu_window_s,
             every_s=self._options.gpu_every_s,
-            mark=marks.operation("gpu collector"),
+            mark=marks.operation(layout.GPU_COLLECTOR),
         )
         self._gpu.start()
 
