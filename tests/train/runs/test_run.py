@@ -8,10 +8,11 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
-from itertools import product
+from itertools import count, product
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -421,8 +422,32 @@ def test_envpool_resumes_with_fresh_episodes_and_says_so(
     assert "begin fresh episodes" in capsys.readouterr().err
 
 
-def test_episodes_are_numbered_on_where_they_begin_anew(tmp_path: Path) -> None:
-    """Episodes of 4 steps: of 132 env_steps each environment has 16, and a 17th is given up."""
+class NeverTheSame(gymnasium.Env[Any, Any]):
+    """Episodes of 4 steps that come out differently when they are played again."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+    drawn: ClassVar[Iterator[int]] = count()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.left = 4
+        return self._seen(), {}
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        return self._seen(), 1.0, self.left == 0, False, {}
+
+    def _seen(self) -> Any:
+        return np.full(1, next(NeverTheSame.drawn) / 1000, np.float32)
+
+
+@pytest.mark.parametrize("known", ["before", "by trying"])
+def test_episodes_are_numbered_on_where_they_begin_anew(known: str, tmp_path: Path) -> None:
+    """Episodes of 4 steps: of 132 env_steps each environment has 16, and a 17th is given up.
+
+    That environments cannot be restored is known before, or it shows when they are.
+    """
 
     class Notes:
         def __init__(self) -> None:
@@ -432,7 +457,9 @@ def test_episodes_are_numbered_on_where_they_begin_anew(tmp_path: Path) -> None:
             assert state.episode is not None
             self.ended.append((state.episode.env_id, state.episode.episode_id))
 
-    def envs() -> gymnasium.vector.VectorEnv[Any, Any, Any]:
+    def envs() -> Any:
+        if known == "by trying":
+            return NeverTheSame
         make = partial(gymnasium.make, "CartPole-v1", max_episode_steps=4)
         mode = gymnasium.vector.AutoresetMode.SAME_STEP
         return gymnasium.vector.SyncVectorEnv([make, make], autoreset_mode=mode)

@@ -66,14 +66,13 @@ class EpisodeNumbers:
         """
         self._ahead = ahead
 
-    def state_dict(self, *, may_begin_anew: bool) -> dict[str, Any]:
-        """What a checkpoint needs; nothing where the collector's state has all numbers.
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs; nothing before the first rollout.
 
-        Args:
-            may_begin_anew: whether environments cannot be restored.
+        Whether the environments can be restored only shows when they are.
         """
         newest = self._newest()
-        if newest is None or (self._first is None and not may_begin_anew):
+        if newest is None:
             return {}
         first = torch.zeros_like(newest) if self._first is None else self._first
         numbers: dict[str, Any] = {"first": first.cpu(), "newest": newest.cpu().clone()}
@@ -99,5 +98,7 @@ class EpisodeNumbers:
                     f"the state's episode_numbers.{name} is not of {num_envs} environments. "
                     f"Resume from an earlier checkpoint."
                 )
-        self._first, self._saved = saved["first"].long(), saved["newest"].long()
+        first = saved["first"].long()
+        self._first = first if first.any() else None  # by 0 there is nothing to count on
+        self._saved = saved["newest"].long()
         self._ahead = saved.get("ahead")

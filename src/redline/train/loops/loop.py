@@ -691,9 +691,7 @@ class TrainLoop(ABC):
             "staleness": list(self._of_collector.staleness),
             # Only where there were any: other states stay as they always were.
             **({"worker_restarts": self.worker_restarts} if self.worker_restarts else {}),
-            **self._episode_numbers.state_dict(
-                may_begin_anew=getattr(self.collector, "restorable", None) is not None
-            ),
+            **self._episode_numbers.state_dict(),
             "rng": rng_state(),
             "callbacks": {
                 "states": self._callbacks.state_dict(),
