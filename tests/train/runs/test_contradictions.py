@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 import redline
 from redline.errors import ConfigError
+from redline.train.checkpoint.store import CheckpointStore
+from redline.train.runs.run import Run
 
 SMALL: dict[str, Any] = {"total_env_steps": 64, "quiet": True, "tensorboard": False}
 
@@ -54,6 +57,43 @@ def test_a_resumed_run_is_not_asked_for_what_it_cannot_reach(tmp_path: Path) -> 
         ConfigError, match="eval_interval=97 is longer than the run, total_env_steps=96"
     ):
         redline.train(resume=run.out, total_env_steps=96, set={"eval_interval": 97}, quiet=True)
+
+
+def _gap_run(out: Path, **settings: Any) -> Run:
+    small = {"num_envs": 2, "rollout_length": 2, "num_minibatches": 1, "hidden_sizes": (4,)}
+    return redline.train("ppo", env="CartPole-v1", out=out, **SMALL | small | settings)
+
+
+def _chosen(run: Run) -> Any:
+    return json.loads((run.out / "config.json").read_text())["run"]["checkpoint_interval"]
+
+
+def test_a_resumed_run_keeps_its_gap(tmp_path: Path) -> None:
+    """Of 400 env_steps, 5% are 20; a gap of 8 goes by 8. What is said by name must go with it."""
+    run = _gap_run(tmp_path / "run", total_env_steps=400)
+    assert _chosen(run) == 20
+    changes: dict[str, Any] = {"checkpoints": "gap", "checkpoint_gap": 8}
+    with pytest.raises(ConfigError, match="checkpoint_interval=20 is longer than checkpoint_gap=8"):
+        redline.train(
+            resume=run.out, total_env_steps=440, set=changes | {"checkpoint_interval": 20},
+            quiet=True,
+        )  # fmt: skip
+    again = redline.train(resume=run.out, total_env_steps=440, set=changes, quiet=True)
+    assert _chosen(again) == 8
+    kept = [int(path.name[5:]) for path in CheckpointStore(run.out / "checkpoints").list()]
+    assert [step for step in sorted(kept) if step > 400] == [408, 416, 424, 432, 440]
+
+
+def test_a_repeated_run_with_a_gap_chooses_its_interval_anew(tmp_path: Path) -> None:
+    run = _gap_run(tmp_path / "run", total_env_steps=400)
+    settings: dict[str, Any] = {
+        "checkpoints": "gap", "checkpoint_gap": 8, "quiet": True, "total_env_steps": 400,
+    }  # fmt: skip
+    config = run.out / "config.json"
+    again = redline.train(config=config, out=tmp_path / "again", **settings)
+    assert _chosen(again) == 8
+    with pytest.raises(ConfigError, match="checkpoint_interval=19 is longer than checkpoint_gap=8"):
+        redline.train(config=config, out=tmp_path / "b", checkpoint_interval=19, **settings)
 
 
 def test_a_run_that_was_begun_so_goes_on(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing
 from redline.train.progress.writers import require_writer
 from redline.train.runs.building import make_some, require_log_info
 from redline.train.runs.contradictions import (
-    evaluated_in_time,
+    in_time,
     refuse_contradictions,
     refuse_image_preset,
 )
@@ -42,7 +42,7 @@ def check_buildable(config: RunConfig, given: Given) -> None:
         network=given.network or config.run.network,
         changed=changed_settings(config, given.algorithm or config.algorithm),
     )
-    config = evaluated_in_time(config, given.changed)
+    config = in_time(config, given.changed)
     collector = collector_of(config, given)
     check_devices(config.run, collector)
     for name in ("tensorboard", "jsonl", "wandb"):

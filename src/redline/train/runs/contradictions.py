@@ -36,14 +36,26 @@ def refuse_contradictions(config: RunConfig) -> None:
             f"burn_in={burn_in} is longer than sequence_length={length}: more rows would only "
             f"warm up the recurrent state than are learned from. Use a burn_in of at most {length}."
         )
-    run = config.run
-    every, gap = run.checkpoint_interval, run.checkpoint_gap
-    if "gap" in run.checkpoints and every is not None and gap is not None and every > gap:
-        raise ConfigError(
-            f"checkpoint_interval={every} is longer than checkpoint_gap={gap}, so that checkpoints "
-            f"would lie {every} env_steps apart. Leave checkpoint_interval out, or give at most "
-            f"{gap}."
-        )
+
+
+def in_time(config: RunConfig, given: Collection[str], *, are_new: bool = True) -> RunConfig:
+    """The settings of a new run, with evaluations and checkpoints that do not come too late.
+
+    Args:
+        config: all settings.
+        given: names of those that the caller gave.
+        are_new: whether what the caller gave is refused if it comes too late. It was not always.
+
+    Raises:
+        ConfigError: as `evaluated_in_time` and `checkpointed_in_time`.
+    """
+    for each, name in (
+        (evaluated_in_time, "eval_interval"),
+        (checkpointed_in_time, "checkpoint_interval"),
+    ):
+        if are_new or name not in given:
+            config = each(config, given)
+    return config
 
 
 def evaluated_in_time(config: RunConfig, given: Collection[str]) -> RunConfig:
@@ -65,6 +77,30 @@ def evaluated_in_time(config: RunConfig, given: Collection[str]) -> RunConfig:
             f"would never be evaluated. Use an eval_interval of at most {total}, or train longer."
         )
     return config.replace(eval_interval=total)
+
+
+def checkpointed_in_time(config: RunConfig, given: Collection[str]) -> RunConfig:
+    """The settings, with an interval left to be chosen where one that was would be too long.
+
+    Args:
+        config: all settings.
+        given: names of those that the caller gave. Others are what a complete file says, which
+            does not tell what was chosen once.
+
+    Raises:
+        ConfigError: if the caller gave a `checkpoint_interval` longer than `checkpoint_gap`.
+    """
+    run = config.run
+    every, gap = run.checkpoint_interval, run.checkpoint_gap
+    if "gap" not in run.checkpoints or every is None or gap is None or every <= gap:
+        return config
+    if "checkpoint_interval" in given:
+        raise ConfigError(
+            f"checkpoint_interval={every} is longer than checkpoint_gap={gap}, so that checkpoints "
+            f"would lie {every} env_steps apart. Leave checkpoint_interval out, or give at most "
+            f"{gap}."
+        )
+    return config.replace(checkpoint_interval=None)
 
 
 def refuse_image_preset(config: RunConfig, env: VecEnv) -> None:

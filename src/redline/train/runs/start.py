@@ -36,7 +36,12 @@ from redline.train.loops.saved_progress import require_sound_metadata
 from redline.train.progress.console import Console
 from redline.train.ranks import ALONE, Ranks, joined_ranks
 from redline.train.runs.changes import changed_config, differences
-from redline.train.runs.contradictions import evaluated_in_time, refuse_contradictions
+from redline.train.runs.contradictions import (
+    checkpointed_in_time,
+    evaluated_in_time,
+    in_time,
+    refuse_contradictions,
+)
 from redline.train.runs.execution import ProfileRecording, execute
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE
 from redline.train.runs.given import (
@@ -215,7 +220,7 @@ def start_run(
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
     )
-    config = evaluated_in_time(config, given.changed)
+    config = in_time(config, given.changed)
     with joined_ranks(config.run.device) as ranks:
         if not ranks.is_first:
             out = Path(ranks.from_first(None))
@@ -327,6 +332,8 @@ def _gone_on(
     config = config.replace(total_env_steps=total, quiet=quiet)
     if "eval_interval" in changed:
         evaluated_in_time(config, changed)
+    if changed.keys() & {"checkpoints", "checkpoint_gap", "checkpoint_interval"}:
+        config = checkpointed_in_time(config, changes or {})
     config = _with_network(config, out, given, console)
     with joined_ranks(config.run.device) as ranks:
         if checkpoint is not None:
