@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from redline.errors import ConfigError
-from redline.launch.run_process import _config_of, _confirmed
+from redline.launch.run_process import _config_of, _confirmed, _trained
 from redline.train.runs.outside_settings import require_confirmed
 
 
@@ -49,3 +49,26 @@ def test_what_only_the_run_directory_says_is_not_confirmed(tmp_path: Path) -> No
         require_confirmed(config.replace(accelerate="compile"), confirmed)
     with pytest.raises(ConfigError, match="not what the run was begun with"):
         require_confirmed(config.replace(wandb=True), confirmed)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"eval_interval": 101},
+        {"checkpoints": "gap", "checkpoint_gap": 20, "checkpoint_interval": 21},
+    ],
+)
+def test_a_folder_begun_earlier_is_finished_as_it_was_begun(
+    settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """A new run is refused with these; nobody could change what a folder has queued."""
+    small = {
+        **{"num_envs": 2, "rollout_length": 10, "num_minibatches": 1, "hidden_sizes": [4]},
+        **{"tensorboard": False, "tune_process": False},
+    }
+    code, result = _trained(tmp_path, _order(**small | settings))
+    assert code == 0
+    assert result is not None
+    assert result["env_steps"] == 100
+    written = json.loads((tmp_path / "config.json").read_text())["run"]
+    assert {name: written[name] for name in settings} == settings

@@ -118,7 +118,8 @@ def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, An
         given = dataclasses.replace(given, confirmed=_confirmed(run_dir, order))
         run = resume_run(run_dir, given, quiet=True)
     else:
-        run = start_run(_config_of(run_dir, order), given)
+        # The launcher has checked them; those of a folder begun earlier nobody can change.
+        run = start_run(_config_of(run_dir, order), given, are_new=False)
     if run.exit_code:
         return run.exit_code, None
     return 0, {**run.inspect(), **newest_numbers(run_dir)}

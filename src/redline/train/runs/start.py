@@ -192,6 +192,7 @@ def start_run(
     *,
     base: RunConfig | None = None,
     recording: ProfileRecording | None = None,
+    are_new: bool = True,
 ) -> Run:
     """Begin a run in a new directory and train until it is complete or stopped.
 
@@ -200,6 +201,8 @@ def start_run(
         given: what the caller gives as Python objects.
         base: the settings of another run that this one repeats with changes.
         recording: run directory -> context in which the training takes place.
+        are_new: whether the settings are; False: a sweep or a search was begun with them, and
+            checked them by the rules of that time.
 
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
@@ -220,7 +223,7 @@ def start_run(
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
     )
-    config = in_time(config, given.changed)
+    config = in_time(config, given.changed, are_new=are_new)
     with joined_ranks(config.run.device) as ranks:
         if not ranks.is_first:
             out = Path(ranks.from_first(None))
