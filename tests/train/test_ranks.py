@@ -19,10 +19,13 @@ import torch
 
 import redline
 from redline.algos.diayn import DIAYN
-from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
+from redline.devices import kind_of
+from redline.errors import ClusterError, ConfigError, DeviceError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import load_checkpoint
 from redline.train.presets import preset_config
 from redline.train.ranks import ALONE, Ranks, joined_ranks, learned_by
+from redline.train.runs.execution import execute
+from redline.train.runs.given import Given
 from redline.train.settings import RunConfig
 
 SETTINGS: dict[str, Any] = {
@@ -245,16 +248,42 @@ def test_what_ranks_cannot_do_is_refused() -> None:
 
 
 def test_auto_gives_each_rank_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks took cuda:0, and spoke over gloo."""
-    monkeypatch.setattr("redline.train.ranks.choose_device", lambda asked: ("cuda:0", "there"))
+    """All ranks took cuda:0, and spoke over gloo.
+
+    A rank that could not use cuda:0 fell back to the CPU, whatever the others did.
+    """
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fail)
+    monkeypatch.setattr(torch, "zeros", fail)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert Ranks(1, 2).own_device(_config("ppo", device="auto")).run.device == "cuda"
     assert ALONE.own_device(_config("ppo", device="auto")).run.device == "auto"
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
     with pytest.raises(ClusterError, match=r"rank 1 .* there are 1"), joined_ranks("auto"):
         pass
+
+
+def test_auto_without_a_gpu_is_the_cpu_for_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert Ranks(1, 2).own_device(_config("ppo", device="auto")).run.device == "cpu"
+
+
+def test_a_gpu_of_a_rank_that_does_not_work_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is learned on the CPU instead."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(kind_of("cuda"), "why_failing", lambda device: "all of them are busy")
+    config = _config("ppo", device="auto", env="CartPole-v1")
+    with pytest.raises(DeviceError, match=r"device='cuda' .*all of them are busy"):
+        execute(config, tmp_path, Given(), checkpoint=None, recording=None, ranks=Ranks(1, 2))
 
 
 def test_every_parameter_that_an_optimizer_changes_is_found_once() -> None:

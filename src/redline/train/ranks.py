@@ -32,7 +32,7 @@ from torch import Tensor, distributed
 from redline.algos.optimizers import Optimizer
 from redline.data import EpisodeRecord
 from redline.data.ranks import gather_from_ranks, lost_rank, sum_over_ranks
-from redline.devices import choose_device
+from redline.devices import kind_of
 from redline.engines.engine import inner_of
 from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
 from redline.train.settings import RunConfig
@@ -111,7 +111,7 @@ class Ranks:
         """The settings with what `auto` stands for: with CUDA, each rank's own GPU."""
         if self.size == 1 or config.run.device != "auto":
             return config
-        return config.replace(device=choose_device("auto")[0].partition(":")[0])
+        return config.replace(device="cuda" if _means_cuda("auto") else "cpu")
 
     def eager(self, config: RunConfig) -> RunConfig:
         """The settings with updates as they are written, whose gradients can be averaged."""
@@ -268,7 +268,7 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    on_cuda = choose_device(device)[0].startswith("cuda")
+    on_cuda = _means_cuda(device)
     if on_cuda:
         _take_own_gpu(int(os.environ.get("LOCAL_RANK", "0")))
     try:
@@ -282,6 +282,17 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
         yield Ranks(distributed.get_rank(), size)
     finally:
         distributed.destroy_process_group()
+
+
+def _means_cuda(device: str) -> bool:
+    """Whether the learner's device is a GPU of each rank; "auto" wants one wherever there are any.
+
+    Nothing is tried here: ranks that found different answers would wait for each other over
+    different back ends. Whether its own GPU works, each rank finds before it learns.
+    """
+    cuda = torch.device("cuda", 0)
+    is_there = device == "auto" and kind_of(cuda).why_unusable(cuda) is None
+    return is_there or device.startswith("cuda")
 
 
 def _take_own_gpu(number: int) -> None:

@@ -117,8 +117,9 @@ def execute(
         RedlineError: if a setting is wrong; nothing has been written then.
     """
     collector_kind = collector_of(config, given)
+    config = ranks.own_device(config)
     check_devices(config.run, collector_kind, resumed=changed is not None, tried=True)
-    config, devices_said = resolve_devices(ranks.own_device(config))
+    config, devices_said = resolve_devices(config)
     ranks.check(config)
     config, out = ranks.quiet(config), ranks.folder(out)
     callbacks = make_callbacks(config, given)

@@ -32,8 +32,9 @@ def check_devices(
         run: its settings.
         collector: what collects.
         resumed: whether the run goes on; for the message.
-        tried: whether `device` is tried, which starts it in this process. The others are not:
-            what acts or evaluates there may be another process.
+        tried: whether `device` is tried, which starts it in this process. The others are not,
+            as long as they are named: what acts or evaluates there may be another process. What
+            "auto" stands for is chosen by trying.
 
     Raises:
         DeviceError: naming the reason and the fix.
