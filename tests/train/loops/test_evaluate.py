@@ -20,9 +20,9 @@ from redline.cli import main
 from redline.command_line.runs import eval_runs
 from redline.data import EpisodeRecord
 from redline.envs import make_vec
-from redline.errors import CheckpointError, ConfigError, RunDirectoryError
+from redline.errors import CheckpointError, ConfigError, RunDirectoryError, WorkerError
 from redline.policies import make_policy
-from redline.train.loops.background_evaluation import Progress
+from redline.train.loops.background_evaluation import BackgroundEvaluation, Progress
 from redline.train.loops.evaluate import Evaluation, Limits, evaluate, explain_greedy
 from redline.train.runs.run import Run
 
@@ -345,6 +345,27 @@ def test_a_run_whose_evaluation_fails_in_its_process_is_saved(
             checkpoint_interval=64, quiet=True, tensorboard=False, num_threads=1,
         )  # fmt: skip
     assert redline.load(tmp_path / "r", env=FailsElsewhere).inspect()["env_steps"] == 32
+
+
+def test_a_run_whose_evaluating_process_died_in_between_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2 x 8 env_steps an iteration: the evaluation at 32 finds nobody, the one at 16 was made."""
+    start = BackgroundEvaluation.start
+
+    def dead_at_32(self: BackgroundEvaluation, env_steps: int, seed: int) -> None:
+        if env_steps == 32:
+            raise WorkerError("the evaluating process was killed")
+        start(self, env_steps, seed)
+
+    monkeypatch.setattr(BackgroundEvaluation, "start", dead_at_32)
+    with pytest.raises(WorkerError, match="was killed"):
+        redline.train(
+            "ppo", env=ShortAndLong, out=tmp_path / "r", total_env_steps=64, num_envs=2,
+            rollout_length=8, num_minibatches=2, eval_interval=16, eval_episodes=1, eval_async=True,
+            checkpoint_interval=64, quiet=True, tensorboard=False, num_threads=1,
+        )  # fmt: skip
+    assert redline.load(tmp_path / "r", env=ShortAndLong).inspect()["env_steps"] == 32
 
 
 def test_making_environments_counts_as_progress_for_a_while() -> None:

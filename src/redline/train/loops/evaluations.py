@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from redline.errors import RedlineError
 from redline.profile import marks
@@ -57,7 +58,8 @@ class Evaluations:
     def make(self, env_steps: int) -> Evaluation | None:
         """Evaluate the policy as it is now; None where another process has begun to do so."""
         if self._background is not None:
-            self._background.start(env_steps, evaluation_seed(self._run.seed, env_steps))
+            with self._noticed():
+                self._background.start(env_steps, evaluation_seed(self._run.seed, env_steps))
         elif self._evaluate is not None:
             with _EVALUATION:
                 result = self._evaluate(env_steps)
@@ -69,13 +71,18 @@ class Evaluations:
         if self._background is None or self._background.running is None:
             return None
         env_steps = self._background.running
+        with self._noticed(), _EVALUATION:
+            result = self._background.wait() if wait else self._background.poll()
+        return None if result is None else self._noted(result, env_steps)
+
+    @contextmanager
+    def _noticed(self) -> Iterator[None]:
+        """Keep in mind that the other process has failed; it may have died between evaluations."""
         try:
-            with _EVALUATION:
-                result = self._background.wait() if wait else self._background.poll()
+            yield
         except RedlineError:
             self.have_failed = True
             raise
-        return None if result is None else self._noted(result, env_steps)
 
     def _noted(self, result: Evaluation, env_steps: int) -> Evaluation:
         rate = result.success_rate
