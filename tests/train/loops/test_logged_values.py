@@ -13,11 +13,13 @@ from tests.train.loops.leveled import SMALL, KilledAt, Leveled, Logs, rows, trai
 
 import redline
 from redline.algos.ppo import PPO
+from redline.collect.serial import SerialCollector
 from redline.errors import (
     CallbackError,
     ConfigError,
 )
 from redline.train.callbacks import Curriculum, RunState
+from redline.train.loops.collector_columns import CollectorColumns
 from redline.train.loops.logged_values import LoggedValues
 from redline.train.presets import preset_config
 from redline.train.runs.checking import check_buildable
@@ -115,6 +117,30 @@ def test_metrics_cannot_take_the_place_of_the_run_s_own_columns(
     monkeypatch.setattr(TakesAPlace, "metric", name)
     with pytest.raises(ConfigError, match=rf"TakesAPlace\.update returns the metric '{name}'"):
         redline.train(TakesAPlace, env=Leveled, out=tmp_path / "r", **SMALL)
+
+
+@pytest.mark.parametrize("name", ["staleness_mean", "staleness_max"])
+def test_metrics_cannot_take_the_place_of_the_collector_s_columns(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only a collector that works ahead writes them."""
+    monkeypatch.setattr(TakesAPlace, "metric", name)
+    with pytest.raises(ConfigError, match=rf"TakesAPlace\.update returns the metric '{name}'"):
+        redline.train(
+            TakesAPlace, env=Leveled, out=tmp_path / "r", collector="async", num_workers=1, **SMALL
+        )
+    run = redline.train(TakesAPlace, env=Leveled, out=tmp_path / "s", **SMALL)
+    assert rows(run)[-1][name] == "1.0"
+
+
+def test_workers_that_are_replaced_have_a_column() -> None:
+    class LosesWorkers(SerialCollector):
+        max_staleness, replaced = 2, ["worker 1 died"]
+
+    collector: Any = LosesWorkers
+    names = ["staleness_mean", "staleness_max", "workers_replaced"]
+    assert CollectorColumns.names(collector) == names
+    assert CollectorColumns().take(collector) == dict(zip(names, (None, None, 1), strict=True))
 
 
 class LogsEntropy:

@@ -30,13 +30,17 @@ class CollectorColumns:
             console.warning(sentence)
         self._said = len(replaced)
 
+    @staticmethod
+    def names(collector: Collector) -> list[str]:
+        """Those that a run has."""
+        found = ["staleness_mean", "staleness_max"] if collector.max_staleness > 0 else []
+        return found + ([] if collector.replaced is None else ["workers_replaced"])
+
     def take(self, collector: Collector) -> dict[str, float | None]:
         """The columns of a row; and start anew."""
         staleness, self.staleness = self.staleness, []
-        columns: dict[str, float | None] = {}
-        if collector.max_staleness > 0:
-            columns = {"staleness_mean": None, "staleness_max": None}
-        if columns and staleness:
+        columns: dict[str, float | None] = dict.fromkeys(self.names(collector))
+        if collector.max_staleness > 0 and staleness:
             columns["staleness_mean"] = sum(staleness) / len(staleness)
             columns["staleness_max"] = max(staleness)
         if collector.replaced is not None:

@@ -560,7 +560,11 @@ class TrainLoop(ABC):
             also: further columns of the run.
         """
         if self._is_new:
-            columns = (*own_columns(self.config), *also)
+            columns = (
+                *own_columns(self.config),
+                *self._of_collector.names(self.collector),
+                *also,
+            )
             require_own_metrics(metrics, columns, type(self.algorithm))
 
     def _warn_of_missing_infos(self, row: Mapping[str, Any]) -> None:
