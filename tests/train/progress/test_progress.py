@@ -22,6 +22,7 @@ from redline.data import EpisodeRecord
 from redline.errors import ConfigError, MissingExtraError, RunDirectoryError, UnknownNameError
 from redline.plain_files import refuse_special_files
 from redline.train.progress.progress import BASE_COLUMNS, EpisodeStatistics, ProgressLogger
+from redline.train.runs.files import LOCK_FILE
 
 
 def episode(return_: float, length: int) -> EpisodeRecord:
@@ -384,11 +385,13 @@ def test_wandb_gets_rows_over_env_steps_and_goes_on_with_its_run(
 def test_a_session_that_wandb_refuses_is_told_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of the run is written, so that the corrected command may use the directory."""
+    """Nothing of the run is left, so that the corrected command may use the directory."""
     runs = [FakeWandbRun()]
 
     def init(**settings: Any) -> FakeWandbRun:
         if not runs:
+            (Path(settings["dir"]) / "wandb").mkdir()
+            (Path(settings["dir"]) / "wandb" / "debug.log").write_text("it begins\n")
             raise KeyError("No API key configured")
         return runs[0]
 
@@ -411,7 +414,11 @@ def test_a_session_that_wandb_refuses_is_told_before_training(
     out = tmp_path / "r"
     with pytest.raises(ConfigError, match=r"No API key configured.*wandb login"):
         redline.train("ppo", env="CartPole-v1", wandb=True, out=out, quiet=True)
-    assert not (out / "config.json").exists()
+    assert [path.name for path in out.iterdir()] == [LOCK_FILE]
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"No API key configured.*wandb login"):
+        redline.train("ppo", env="CartPole-v1", wandb=True, quiet=True)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_file_that_cannot_be_gone_on_with_is_named(

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -268,7 +269,6 @@ class _WandbWriter(RowWriter):
             run_id = read_json(id_file)["id"]
         else:
             run_id = os.environ.get("WANDB_RUN_ID") or uuid.uuid4().hex
-            write_json_atomic(id_file, {"id": run_id})
         given = {
             "project": "redline",
             "name": run_dir.name,
@@ -281,14 +281,19 @@ class _WandbWriter(RowWriter):
             if os.environ.get(variable):
                 given.pop(argument, None)
         self._tags = tags_in_order(columns)
+        theirs = run_dir / "wandb"
+        was_there = theirs.exists()
         try:
             self._run = wandb.init(**given)
         except Exception as error:  # of W&B's own kinds, and of the network's
+            if not was_there:
+                shutil.rmtree(theirs, ignore_errors=True)
             raise ConfigError(
                 f"W&B: no session could be begun ({type(error).__name__}: {error!s:.400}). Log in "
                 f"by `wandb login`, set WANDB_MODE=offline, or leave it out: --no-wandb for a new "
                 f"run, --set wandb=False with --resume."
             ) from error
+        write_json_atomic(id_file, {"id": run_id})
         # W&B's own step counter must rise by ones and cannot be cut back; env_steps can.
         self._run.define_metric(AXIS)
         self._run.define_metric("*", step_metric=AXIS)

@@ -65,7 +65,7 @@ def run_directory(config: RunConfig, changed: Iterable[str] = ()) -> Iterator[Pa
 
     A default one is made at once, under a number if its name is taken: making a directory either
     succeeds or fails, also where several processes begin at the same moment. It is removed if
-    nothing was written into it, as when a setting proves wrong.
+    nothing was written into it but the lock, as when a setting proves wrong.
 
     Args:
         config: of the run; its `out` is taken as it is.
@@ -87,6 +87,9 @@ def run_directory(config: RunConfig, changed: Iterable[str] = ()) -> Iterator[Pa
     try:
         yield out
     finally:
+        with suppress(OSError):
+            if os.listdir(out) == [LOCK_FILE]:
+                (out / LOCK_FILE).unlink()
         for each in (out, *made):
             with suppress(OSError):  # it holds something: the run, or another one
                 each.rmdir()
