@@ -36,6 +36,10 @@ def test_a_type_checker_finds_a_misspelled_setting(tmp_path: Path) -> None:
         "redline.train('ppo', env='CartPole-v1', learning_rat=1e-3)\n"
         "redline.train('sac', env='Pendulum-v1', batch_size='many')\n"
         "redline.train(resume='runs/x', set={'gamma': 0.9})\n"
+        "class Notes:\n"
+        "    def on_episode(self, state: object) -> None: ...\n"
+        "redline.train('ppo', env='CartPole-v1', callbacks=Notes())\n"
+        "redline.train('ppo', env='CartPole-v1', callbacks=[Notes(), redline.StopAtReturn(9.0)])\n"
     )
     source = Path(redline.__file__).parents[1]
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(source)]}))

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from redline.collect import Collector
     from redline.envs.backends.backend import Backend
     from redline.models.registry import NetworkFactory
-    from redline.train.callbacks import Callback
     from redline.train.runs.given import EnvArgument
     from redline.train.runs.run import Run
     from redline.train.settings import RunConfig
@@ -60,7 +59,7 @@ _ARGUMENTS = """    env: EnvArgument | None = None,
     data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
-    callbacks: Callback | Sequence[Any] | None = (),
+    callbacks: Any = (),
     config: str | Path | RunConfig | Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
     preset: str | None = None,

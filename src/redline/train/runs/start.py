@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from redline.errors import (
 from redline.models.registry import NetworkFactory, network_label
 from redline.plain_text import shortened, shown
 from redline.registry import PYTHON_ONLY
-from redline.train.callbacks import RETURN_REACHED, Callback
+from redline.train.callbacks import RETURN_REACHED
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.config_files import GivenSettings, config_of, given_settings, repeated_config
@@ -78,7 +78,7 @@ def train(
     data: Any = None,
     env_backend: str | type[Backend] | None = None,
     collector: str | type[Collector] | None = None,
-    callbacks: Callback | Sequence[Any] | None = (),
+    callbacks: Any = (),
     config: str | Path | RunConfig | Mapping[str, Any] | None = None,
     resume: str | Path | None = None,
     preset: str | None = None,
