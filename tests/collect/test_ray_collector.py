@@ -211,6 +211,16 @@ def test_what_was_set_reaches_a_replacement_after_a_resume() -> None:
     assert "begin" in commands
 
 
+@pytest.mark.parametrize(("timeout_s", "limit_s"), [(8.0, 120.0), (300.0, 300.0)])
+def test_a_raised_timeout_is_not_cut_down_where_commands_have_a_limit_of_their_own(
+    timeout_s: float, limit_s: float
+) -> None:
+    """First resets that may take 300 s were ended after 120 s."""
+    group = object.__new__(ActorGroup)
+    group._timeout_s = timeout_s
+    assert group._timeout({0}, 120.0)._timeout_s == limit_s
+
+
 def test_an_actor_that_is_ended_while_it_closes_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -218,7 +218,7 @@ class ActorGroup:
 
         Args:
             command: it, for messages.
-            timeout_s: in place of the group's own, and for the whole command.
+            timeout_s: for the whole command; the group's own, where that is longer.
             take: (actor, answer) -> what is kept of it; called as soon as it is there.
 
         Raises:
@@ -249,7 +249,7 @@ class ActorGroup:
                 waiting.discard(index)
             if not ready:
                 for index in timeout.hung(waiting):
-                    self._replace_unless_hung(index, command)
+                    self._replace_unless_hung(index, command, timeout_s)
                     timeout = self._timeout(waiting, timeout_s)
         if refusals:
             raise refusals[min(refusals)]
@@ -257,7 +257,7 @@ class ActorGroup:
 
     def _timeout(self, waiting: set[int], timeout_s: float | None) -> HangTimeout:
         if timeout_s is not None:
-            return HangTimeout(waiting, timeout_s, None)
+            return HangTimeout(waiting, max(timeout_s, self._timeout_s), None)
         return HangTimeout(waiting, self._timeout_s, self._beat)
 
     def _answer(self, index: int) -> Any:
@@ -314,7 +314,7 @@ class ActorGroup:
                 f"--num-workers, or wait for others to end."
             ) from error
 
-    def _replace_unless_hung(self, index: int, command: str) -> None:
+    def _replace_unless_hung(self, index: int, command: str, timeout_s: float | None) -> None:
         """Replace an actor that says nothing at all.
 
         Raises:
@@ -327,10 +327,11 @@ class ActorGroup:
             self._replace(index, f"it did not answer {command!r} or anything else")
             return
         self._kill()
+        limit_s = max(timeout_s or 0.0, self._timeout_s)
         raise WorkerError(
-            f"the actor of {member.title} took no step in {command!r} within worker_timeout_s="
-            f"{self._timeout_s:g} s; all actors were ended. Raise worker_timeout_s if it may take "
-            f"longer. The Python stack was:\n{stack}"
+            f"the actor of {member.title} took no step in {command!r} within {limit_s:g} s; all "
+            f"actors were ended. Raise worker_timeout_s above that if it may take longer. The "
+            f"Python stack was:\n{stack}"
         )
 
     def _replace(self, index: int, reason: str) -> None:

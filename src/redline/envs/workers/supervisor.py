@@ -160,7 +160,7 @@ class WorkerGroup:
         Args:
             command: the handlers' command.
             payloads: one per worker; None sends None to each.
-            timeout_s: instead of the group's own.
+            timeout_s: instead of the group's own, where that is shorter.
             heartbeat: worker -> a number that changes with its progress; a worker has failed
                 when it did not change for the whole time.
 
@@ -192,7 +192,7 @@ class WorkerGroup:
     ) -> list[Any]:
         """Every worker's reply to the oldest command that was posted; as for `call`."""
         self._living(0)
-        limit = self._timeout_s if timeout_s is None else timeout_s
+        limit = max(timeout_s or 0.0, self._timeout_s)
         replies = self._gather(self._workers, limit, command, heartbeat=heartbeat)
         return [replies[worker.index] for worker in self._workers]
 
