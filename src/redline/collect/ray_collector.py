@@ -216,6 +216,7 @@ class RayCollector(AsyncCollector):
 
     def state_dict(self) -> dict[str, Any]:
         """As of `async`, and who was replaced."""
+        state = super().state_dict()  # first: it gathers rollouts, which moves what follows
         own: dict[str, Any] = {
             "first_id": self._first_id.copy(),
             "newest_id": self._newest_id.copy(),
@@ -223,7 +224,7 @@ class RayCollector(AsyncCollector):
         }
         if self._quota is not None:
             own["quota"] = self._quota.copy()
-        return super().state_dict() | {"replaced": list(self.replaced or []), "ids": own}
+        return state | {"replaced": list(self.replaced or []), "ids": own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> str | None:
         """Go on from `state`; see `Collector.load_state_dict`."""
