@@ -197,18 +197,26 @@ def test_a_replay_algorithm_is_fed_asynchronously(tmp_path: Path) -> None:
 def test_what_was_set_reaches_a_replacement_after_a_resume() -> None:
     """Its environments had the attributes that they were made with, and no limit of episodes."""
     policy = policy_for_cartpole()
-    with ray_collector(policy, num_envs=1, num_workers=1) as remote:
+    few = {"num_envs": 1, "num_workers": 1, "rollout_length": 60}
+    with ray_collector(policy, **few) as remote:
         remote.set_env_attr("gravity", 5.0)
-        remote.begin_episodes(3)
-        remote.collect()
-        state = remote.state_dict()
-    with ray_collector(policy, num_envs=1, num_workers=1) as resumed:
+        remote.begin_episodes(9)
+        first = remote.collect()
+        state = remote.state_dict()  # with the rollout that was made ahead
+        second = remote.collect()
+    left = 9 - len(first.episodes) - len(second.episodes)
+    newest = int(second["episode_id"].max())
+    assert second.episodes
+    assert state["ids"]["quota"].tolist() == [left]
+    assert state["ids"]["newest_id"].tolist() == [newest]
+    with ray_collector(policy, **few) as resumed:
         assert resumed.load_state_dict(state) is None
-        resumed.collect()
+        assert resumed._newest_id.tolist() == [newest]
         commands = dict(resumed._set_up(0))
-    assert commands["set_attr"] == ("gravity", 5.0)
-    assert 0 <= commands["limit"].item() <= 3
-    assert "begin" in commands
+        assert commands["limit"].tolist() == [left]
+        assert commands["set_attr"] == ("gravity", 5.0)
+        resumed.collect()
+        assert "begin" in dict(resumed._set_up(0))
 
 
 @pytest.mark.parametrize(("timeout_s", "limit_s"), [(8.0, 120.0), (300.0, 300.0)])
@@ -221,9 +229,21 @@ def test_a_raised_timeout_is_not_cut_down_where_commands_have_a_limit_of_their_o
     assert group._timeout({0}, 120.0)._timeout_s == limit_s
 
 
+@pytest.mark.parametrize(
+    ("is_busy", "timeout_s", "said"),
+    [
+        (False, 0.5, "environments 0 .. 1, which did not end within 0.5 s"),
+        (True, 600.0, "environments 0 .. 1, still busy 0 s after the end"),
+    ],
+)
 def test_an_actor_that_is_ended_while_it_closes_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    is_busy: bool,
+    timeout_s: float,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """One that is busy has not the whole time: a second Ctrl-C is to end the run at once."""
     import ray
 
     @ray.remote
@@ -233,11 +253,12 @@ def test_an_actor_that_is_ended_while_it_closes_is_named(
 
     monkeypatch.setattr(ray_actors, "_END_S", 0.0)
     group = object.__new__(ActorGroup)
-    group._ray, group._timeout_s, group._is_closed = ray, 0.5, False
-    group._members = [SimpleNamespace(title="environments 0 .. 1", actor=NeverCloses.remote())]
+    group._ray, group._timeout_s, group._is_closed = ray, timeout_s, False
+    actor = NeverCloses.remote()
+    pending = [("collect", None, actor.close.remote())] if is_busy else []
+    group._members = [SimpleNamespace(title="environments 0 .. 1", actor=actor, pending=pending)]
     group.close()
-    told = capsys.readouterr().err
-    assert "ended the actor of environments 0 .. 1, which did not close within 0.5 s" in told
+    assert f"ended the actor of {said}" in capsys.readouterr().err
 
 
 def test_what_the_cluster_cannot_give_is_refused() -> None:

@@ -32,7 +32,7 @@ from redline.collect.acting_worker import ActingHandler, ActingJob, CollectReque
 from redline.collect.buffer import RolloutBuffer
 from redline.data import map_leaves
 from redline.envs.workers.hang_timeout import HangTimeout
-from redline.envs.workers.supervisor import WorkerLink, pickled
+from redline.envs.workers.supervisor import WorkerLink, killed_while_closing, pickled
 from redline.envs.workers.worker_main import FAILED, REFUSED, guarded
 from redline.errors import ClusterError, RedlineError, WorkerError
 
@@ -397,22 +397,31 @@ class ActorGroup:
     # -- the end --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let every actor close its environments, and end it."""
+        """Let every actor close its environments, and end it; as `WorkerGroup.close`."""
         if self._is_closed:
             return
+        busy: list[Any] = []
         late: list[Any] = []
         limit_s = max(_END_S, self._timeout_s)
         with contextlib.suppress(self._ray.exceptions.RayError):
-            closing = {member.actor.close.remote(): member.title for member in self._members}
-            _, late = self._ray.wait(list(closing), num_returns=len(closing), timeout=limit_s)
+            closing = {member.actor.close.remote(): member for member in self._members}
+            late = self._late(list(closing), _END_S)
+            busy = [ref for ref in late if self._is_busy(closing[ref])]
+            late = self._late([ref for ref in late if ref not in busy], limit_s - _END_S)
         self._kill()
-        if late:
-            names = ", ".join(f"the actor of {closing[ref]}" for ref in late)
-            sys.stderr.write(
-                f"redline: ended {names}, which did not close within {limit_s:g} s: what close() "
-                f"of the environments does may be incomplete. Raise worker_timeout_s if it may "
-                f"take longer.\n"
-            )
+        names = [[f"the actor of {closing[ref].title}" for ref in refs] for refs in (busy, late)]
+        limits_s = _END_S, limit_s
+        sys.stderr.write(killed_while_closing("ended", *names, limits_s, "worker_timeout_s"))
+
+    def _late(self, refs: list[Any], timeout_s: float) -> list[Any]:
+        """Those whose answers are not there after so long."""
+        if not refs:
+            return []
+        return self._ray.wait(refs, num_returns=len(refs), timeout=timeout_s)[1]
+
+    def _is_busy(self, member: _Member) -> bool:
+        """Whether it still is at work on a command."""
+        return bool(member.pending) and bool(self._late([member.pending[-1][2]], 0.0))
 
     def interrupt(self) -> None:
         """End the actors while another thread waits for them: it gets a WorkerError."""

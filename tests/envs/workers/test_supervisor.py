@@ -116,15 +116,21 @@ class ClosesSlowly(Echo):
         self._note.touch()
 
 
+@pytest.mark.parametrize(("owes", "grace_s"), [(False, 0.0), (True, 60.0)])
 def test_a_worker_may_close_its_environments_in_the_time_that_it_has_for_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    owes: bool,
+    grace_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """It was killed after 2 s, in the middle of a video, also with a reply that nobody reads."""
-    monkeypatch.setattr(supervisor, "_EXIT_GRACE_S", 0.0)
+    monkeypatch.setattr(supervisor, "_EXIT_GRACE_S", grace_s)
     group = WorkerGroup(
         [lambda link: ClosesSlowly(link, 0.5, tmp_path / "closed")], titles=["a"], timeout_s=60
     )
-    group.send(0, "big", 1_000_000)
+    if owes:
+        group.send(0, "big", 1_000_000)
     group.close()
     assert (tmp_path / "closed").exists()
     assert capfd.readouterr().err == ""
@@ -142,3 +148,18 @@ def test_a_worker_that_is_killed_while_it_closes_is_named(
     group.close()
     told = capfd.readouterr().err
     assert "killed worker 0 (environment 0), which did not end within 0.5 s" in told
+
+
+def test_a_worker_in_a_long_step_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second Ctrl-C is to end the run at once; it waited for the whole `worker_timeout_s`."""
+    monkeypatch.setattr(supervisor, "_EXIT_GRACE_S", 0.5)
+    group = WorkerGroup([Echo], titles=["environment 0"], timeout_s=600)
+    group.send(0, "sleep", 600.0)
+    group.close()
+    told = capfd.readouterr().err
+    assert told == (
+        "redline: killed worker 0 (environment 0), still busy 0.5 s after the end: close() of the "
+        "environments was not called.\n"
+    )

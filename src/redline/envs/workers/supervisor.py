@@ -27,6 +27,7 @@ Large data travels in a `SharedBlock`, which has no name in the file system. Wha
 | it is killed or exits | WorkerError with the signal or exit status |
 | it does not answer in time, or hangs | WorkerError with the stack of each thread |
 | it has not ended `timeout_s` after `close` | it is killed, and a line on stderr says so |
+| it still owes a reply 2 s after `close` | the same: nobody waits for that reply any more |
 
 A command that may take long (starting, resetting, restoring) has a long limit, but a worker
 that meanwhile uses no processor time for `timeout_s` hangs: it has failed, too.
@@ -267,30 +268,39 @@ class WorkerGroup:
             return {}
 
     def close(self) -> None:
-        """Let every worker finish, close its handler and exit; kill those that do not soon."""
+        """Let every worker close its handler and exit; kill those that do not in time.
+
+        One that is busy with a command gets a short time only: whoever interrupts a program
+        does not wait for a long step.
+        """
         for worker in self._workers:
             if worker.process.poll() is None:
                 try:
                     transmit(worker.connection, (CLOSE, None))
                 except OSError:
                     continue  # it is gone already, which is what is wanted
-        limit_s = max(_EXIT_GRACE_S, self._timeout_s)
-        self._wait_for_ends(time.monotonic() + limit_s)
-        late = ", ".join(str(w) for w in self._workers if w.process.poll() is None)
+        begin, limit_s = time.monotonic(), max(_EXIT_GRACE_S, self._timeout_s)
+        self._wait_for_ends(self._workers, begin + _EXIT_GRACE_S)
+        idle = [worker for worker in self._workers if not worker.num_pending]
+        self._wait_for_ends(idle, begin + limit_s)
+        late = [worker for worker in self._workers if worker.process.poll() is None]
         self.kill()
-        if late:
-            sys.stderr.write(
-                f"redline: killed {late}, which did not end within {limit_s:g} s: what close() of "
-                f"the environments does may be incomplete. Raise {self._timeout_option} if it may "
-                f"take longer.\n"
+        sys.stderr.write(
+            killed_while_closing(
+                "killed",
+                [str(worker) for worker in late if worker.num_pending],
+                [str(worker) for worker in late if not worker.num_pending],
+                (_EXIT_GRACE_S, limit_s),
+                self._timeout_option,
             )
+        )
 
-    def _wait_for_ends(self, deadline: float) -> None:
-        """Wait until all are gone; reads what they still answer, as a full pipe holds them up."""
+    def _wait_for_ends(self, workers: Sequence[WorkerProcess], deadline: float) -> None:
+        """Wait until these are gone; reads what all still answer, as a full pipe holds them up."""
         poller = select.poll()
         for fd in self._by_fd:
             poller.register(fd, select.POLLIN)
-        while any(worker.process.poll() is None for worker in self._workers):
+        while any(worker.process.poll() is None for worker in workers):
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return
@@ -299,6 +309,8 @@ class WorkerGroup:
                     self._by_fd[fd].connection.recv_bytes()
                 except (EOFError, OSError):
                     poller.unregister(fd)
+                else:
+                    self._by_fd[fd].num_pending -= 1
 
     def interrupt(self) -> None:
         """Kill the workers while another thread waits for them: it gets a WorkerError."""
@@ -440,6 +452,37 @@ class WorkerGroup:
             f"{names} {reason}; all workers were ended. Raise {option} if it may take longer. The "
             f"Python stack was:\n" + "\n".join(stacks)
         )
+
+
+def killed_while_closing(
+    verb: str,
+    busy: Sequence[str],
+    closing: Sequence[str],
+    limits_s: tuple[float, float],
+    option: str,
+) -> str:
+    """What to say of workers that were ended before they had closed their environments.
+
+    Args:
+        verb: what was done to them.
+        busy: those that were still at work on a command.
+        closing: the others.
+        limits_s: how long the busy ones had, and the others.
+        option: what the user calls the second limit.
+    """
+    told = ""
+    if busy:
+        told += (
+            f"redline: {verb} {', '.join(busy)}, still busy {limits_s[0]:g} s after the end: "
+            f"close() of the environments was not called.\n"
+        )
+    if closing:
+        told += (
+            f"redline: {verb} {', '.join(closing)}, which did not end within {limits_s[1]:g} s: "
+            f"what close() of the environments does may be incomplete. Raise {option} if it may "
+            f"take longer.\n"
+        )
+    return told
 
 
 def pickled(factory: Factory) -> bytes:
