@@ -24,11 +24,13 @@ class OnlyIf:
             the networks have.
         values: those with which it has an effect; empty: all but `never`.
         never: those with which it has none.
+        or_given: other settings; one of them that is not empty is enough, too.
     """
 
     name: str
     values: tuple[Any, ...] = ()
     never: tuple[Any, ...] = ()
+    or_given: tuple[str, ...] = ()
 
     def holds(self, value: Any) -> bool:
         """Whether the other setting is so; it may be a set of kinds, of which one is enough."""

@@ -299,7 +299,10 @@ class PolicySettings:
     only_with: ClassVar[OnlyWith] = {
         "encoder": (OnlyIf("network", (None,)),),
         "hidden_sizes": (OnlyIf("layers", ("dense",)),),
-        "activation": (OnlyIf("layers", ("dense",)), OnlyIf("hidden_sizes", never=((),))),
+        "activation": (
+            OnlyIf("layers", ("dense",)),
+            OnlyIf("hidden_sizes", never=((),), or_given=("critic_hidden_sizes",)),
+        ),
         "core_size": (OnlyIf("core", never=("none",)),),
         "core_window": (OnlyIf("core", ("transformer",)),),
         "core_layers": (OnlyIf("core", ("transformer",)),),

@@ -194,3 +194,11 @@ def test_every_condition_names_settings_that_there_are() -> None:
                 for name, conditions in vars(kind).get("only_with", {}).items():
                     assert name in part.__dataclass_fields__, (algorithm, name)
                     assert {condition.name for condition in conditions} <= known
+
+
+def test_the_activation_of_the_critics_layers_alone_has_an_effect(tmp_path: Path) -> None:
+    """A linear policy beside a critic of layers; it was refused."""
+    settings = {"hidden_sizes": (), "critic_hidden_sizes": (8,), "activation": "relu"}
+    run = started("ppo", "CartPole-v1", tmp_path / "run", **settings)
+    kinds = [type(module).__name__ for module in run.policy().modules()]
+    assert kinds.count("ReLU") == 1

@@ -128,7 +128,9 @@ def _conditions(config: RunConfig, name: str) -> Iterator[OnlyIf]:
 
 def _met(condition: OnlyIf, values: Mapping[str, Any]) -> bool:
     # An algorithm of one's own may lack the other setting: nothing can be said then.
-    return condition.name not in values or condition.holds(values[condition.name])
+    if condition.name not in values or condition.holds(values[condition.name]):
+        return True
+    return any(values.get(name) for name in condition.or_given)
 
 
 def _unmet(condition: OnlyIf, values: Mapping[str, Any]) -> str:
