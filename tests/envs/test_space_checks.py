@@ -173,6 +173,41 @@ def test_what_a_wrapper_around_gymnasiums_own_declares_is_compared() -> None:
         SpaceWatch([declares], "always", str).look(0, far, is_last=False)
 
 
+class AppendsTime(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """Copies the bounds of what is inside, and declares one element of its own, 0 to 1."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        inner = env.observation_space
+        low, high = (
+            np.append(b, e).astype(np.float32) for b, e in ((inner.low, 0), (inner.high, 1))
+        )
+        self.observation_space = spaces.Box(low, high, dtype=np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return np.append(observation, 0)
+
+
+class UnderAKey(gymnasium.ObservationWrapper[Any, Any, Any]):
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.observation_space = spaces.Dict({"seen": env.observation_space})
+
+    def observation(self, observation: Any) -> Any:
+        return {"seen": observation}
+
+
+def test_bounds_that_a_wrapper_copies_may_be_left_as_well() -> None:
+    """CartPole's position ends at 4.8; runs in an installed wrapper ended, which nobody mends."""
+    env = AppendsTime(gymnasium.make("CartPole-v1"))
+    watch = SpaceWatch([env], "always", str)
+    watch.look(0, np.array([9, 0, 0, 0, 1], np.float32), is_last=False)
+    with pytest.raises(EnvDataError, match=r"observation\[4\] is 2.0, outside of 0.0 to 1.0"):
+        watch.look(0, np.array([9, 0, 0, 0, 2], np.float32), is_last=False)
+    watch = SpaceWatch([UnderAKey(gymnasium.make("CartPole-v1"))], "always", str)
+    watch.look(0, {"seen": np.array([9, 0, 0, 0], np.float32)}, is_last=False)
+
+
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(ConfigError, match="check_env='sometimes': choose one of off, first"):
         make_vec("CartPole-v1", 1, check_env="sometimes")  # type: ignore[arg-type]

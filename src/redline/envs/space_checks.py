@@ -12,7 +12,7 @@ have become others. Shapes and dtypes are compared in any case, as observations 
 
 Nothing is drawn and nothing changed. Gymnasium's own environments may leave their spaces, as some
 of them do by a little (LunarLander, BipedalWalker): their users cannot mend that. A space that a
-user's wrapper declares around one is the user's.
+user's wrapper declares around one is the user's, but for the elements whose bounds it copies.
 """  # noqa: E501 (a row of a table)
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class SpaceWatch:
         self._envs, self._label = envs, label
         self._spaces = [(env.observation_space, env.action_space) for env in envs]
         with may_not_leave("reading observation_space", label(0)):
-            is_checked = _declared_by_the_user(envs[0])
-        self._outside = outside_of(envs[0].observation_space) if is_checked else None
+            self._outside = _look_for(envs[0])
         self._allows = _mask_reader(envs[0].action_space)
         self.is_off, self._is_forever = mode == "off", mode == "always"
         self._pending = set() if mode == "off" else set(range(len(envs)))
@@ -126,28 +125,39 @@ class SpaceWatch:
                 )
 
 
-def _declared_by_the_user(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether the space of observations comes from a user's environment or wrapper."""
+def _look_for(env: gymnasium.Env[Any, Any]) -> _Look | None:
+    """How observations are compared, as far as a user's environment or wrapper declares them."""
     if not type(env.unwrapped).__module__.startswith(_MAY_LEAVE):
-        return True
-    return any(
-        layer.observation_space != layer.env.observation_space for layer in own_wrappers(env)
-    )
+        return outside_of(env.observation_space)
+    inner = [
+        layer.env.observation_space
+        for layer in own_wrappers(env)
+        if layer.observation_space != layer.env.observation_space
+    ]
+    return outside_of(env.observation_space, inner[-1]) if inner else None
 
 
-def outside_of(space: gymnasium.Space[Any]) -> _Look | None:
+def outside_of(
+    space: gymnasium.Space[Any], lenient: gymnasium.Space[Any] | None = None
+) -> _Look | None:
     """A function that says how a value lies outside of `space`; None: no value can.
 
     What has another structure or shape than the space is left to whoever writes it.
+
+    Args:
+        space: what is declared.
+        lenient: one that values may leave; so may they where `space` copies its bounds.
     """
     if isinstance(space, spaces.Dict):
-        return _outside_parts(space.spaces)
+        return _outside_parts(space.spaces, lenient)
     if isinstance(space, spaces.Tuple):
-        return _outside_parts(dict(enumerate(space.spaces)))
+        return _outside_parts(dict(enumerate(space.spaces)), lenient)
     bounds = _bounds(space)
     if bounds is None:
         return None
     low, high, dtype = bounds
+    if isinstance(space, spaces.Box) and isinstance(lenient, spaces.Box):
+        low, high = _without_copied(low, high, lenient)
 
     def outside(value: Any) -> str | None:
         array = np.asarray(value)
@@ -165,8 +175,22 @@ def outside_of(space: gymnasium.Space[Any]) -> _Look | None:
     return outside
 
 
-def _outside_parts(parts: Mapping[Any, gymnasium.Space[Any]]) -> _Look | None:
-    looks = {key: look for key, sub in parts.items() if (look := outside_of(sub)) is not None}
+def _without_copied(low: Any, high: Any, lenient: spaces.Box) -> tuple[Any, Any]:
+    """The bounds, infinite where they are those of `lenient`, appended to or stacked."""
+    if low.dtype.kind != "f" or not lenient.low.size:
+        return low, high
+    is_copied = (low == np.resize(lenient.low, low.shape)) & (
+        high == np.resize(lenient.high, high.shape)
+    )
+    return np.where(is_copied, -np.inf, low), np.where(is_copied, np.inf, high)
+
+
+def _outside_parts(
+    parts: Mapping[Any, gymnasium.Space[Any]], lenient: gymnasium.Space[Any] | None
+) -> _Look | None:
+    looks = {
+        key: look for key, sub in parts.items() if (look := outside_of(sub, lenient)) is not None
+    }
     if not looks:
         return None
 
