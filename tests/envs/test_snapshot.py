@@ -177,6 +177,31 @@ def test_a_state_of_the_protocol_without_generators_is_taken_as_before() -> None
     assert obs.tobytes() == state["simulators"]["obs"][""].tobytes()
 
 
+class MakesItsGenerator(Wanders):
+    """Draws its steps from a generator that the first one makes."""
+
+    rng_before: bool
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        if self.rng_before:
+            self.rng = None
+        return obs, info
+
+    def step(self, action: Any) -> Any:
+        if getattr(self, "rng", None) is None:
+            self.rng = np.random.default_rng(int(self.np_random.integers(1000)))
+        self.noise = [self.rng]
+        return super().step(action)
+
+
+@pytest.mark.parametrize("rng_before", [True, False])
+def test_a_generator_that_the_first_step_makes_goes_on(rng_before: bool) -> None:
+    """It was refused: "this environment does not have" it, or has None there."""
+    make = type("Made", (MakesItsGenerator,), {"rng_before": rng_before})
+    go_on(make_vec(make, 2), make_vec(make, 2), 7, 12)
+
+
 @pytest.mark.parametrize("name", ["_np_random", "step"])
 def test_what_is_no_generator_is_not_set_as_one(name: str) -> None:
     first, second = make_vec(Wanders, 1), make_vec(Wanders, 1)
@@ -273,6 +298,18 @@ def test_gymnasiums_statistics_of_rewards_cannot_be_restored() -> None:
     env = make_vec(lambda: gymnasium.wrappers.NormalizeReward(gymnasium.make("CartPole-v1")), 1)
     env.reset(0)
     assert "NormalizeReward keeps statistics over episodes" in str(env.restorable)
+
+
+def test_statistics_of_rewards_that_were_saved_earlier_are_not_restored() -> None:
+    """Journals without a sum of rewards were taken, and the run called itself exact."""
+    plain = make_vec(lambda: gymnasium.wrappers.TransformReward(Walk(), float), 1)
+    plain.reset(0)
+    state = plain.state_dict()
+    for saved in state["simulators"]["envs"]:
+        assert saved.pop("return") == [0.0]
+    env = make_vec(lambda: gymnasium.wrappers.NormalizeReward(Walk()), 1)
+    with pytest.raises(EnvError, match="NormalizeReward keeps statistics over episodes"):
+        env.load_state_dict(state)
 
 
 class Tracks(gymnasium.Wrapper[Any, Any, Any, Any]):

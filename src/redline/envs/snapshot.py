@@ -243,6 +243,8 @@ class Snapshotter:
         Raises:
             EnvError: if the state is of another kind of environment.
         """
+        if self._constant_reason is not None:  # an earlier version may have saved it all the same
+            raise EnvError(f"{name}: {self._constant_reason}.")
         if state.get("method") != self.method:
             raise EnvError(
                 f"{name}: the saved state was made by the method {shown(state.get('method'))}, "
@@ -260,8 +262,9 @@ class Snapshotter:
         self._env.reset(seed=0)
         wrappers = list(zip(self._layers[:-1], state["wrappers"], strict=True))
         inner = self._inner_attributes(state["inner"])
-        self._make_attributes([*wrappers, *inner])
-        self._set_generators(state.get("generators", {}), name)
+        generators = state.get("generators", {})
+        self._make_attributes([*wrappers, *inner, (self._inner, generators)])
+        self._set_generators(generators, name)
         self._restore_inner(state["inner"], name)
         self._set_all(inner, wrappers, name)
         if self.method == "attributes" or self._is_own:
@@ -288,7 +291,7 @@ class Snapshotter:
     def _set_generators(self, saved: Any, name: str) -> None:
         """Set the innermost environment's generators in place, for whatever else holds them."""
         layer = self._inner
-        own = {"_np_random": None} | _numpy_generators(layer)
+        own = {"_np_random": None} | _empty(layer) | _numpy_generators(layer)
         refuse_other_kinds(own, saved, f"{name}, {type(layer).__name__}")
         for attribute, data in saved.items():
             here: Any = getattr(layer, attribute, None)
@@ -457,9 +460,13 @@ def _attributes(layer: Any, skip: frozenset[str] = frozenset()) -> dict[str, Any
 
 def _numbers_or_none(layer: Any) -> dict[str, Any]:
     """What a journal's beginning may set on a layer; None where it may have no value yet."""
-    empty = {name: None for name, value in vars(layer).items() if value is None}
     # Gymnasium makes these two at the first use.
-    return {"_np_random": None, "_np_random_seed": None} | empty | _generators(layer)
+    return {"_np_random": None, "_np_random_seed": None} | _empty(layer) | _generators(layer)
+
+
+def _empty(layer: Any) -> dict[str, Any]:
+    """The attributes that have no value yet."""
+    return {name: None for name, value in vars(layer).items() if value is None}
 
 
 def _lack(layers: list[tuple[Any, Any]]) -> bool:
