@@ -411,7 +411,8 @@ class ActorGroup:
         self._kill()
         names = [[f"the actor of {closing[ref].title}" for ref in refs] for refs in (busy, late)]
         limits_s = _END_S, limit_s
-        sys.stderr.write(killed_while_closing("ended", *names, limits_s, "worker_timeout_s"))
+        told = killed_while_closing("ended", names[0], names[1], limits_s, "worker_timeout_s")
+        sys.stderr.write(told)
 
     def _late(self, refs: list[Any], timeout_s: float) -> list[Any]:
         """Those whose answers are not there after so long."""
