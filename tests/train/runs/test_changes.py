@@ -90,6 +90,9 @@ def test_what_is_saved_stays(name: str) -> None:
         ("dqn", {"value_distribution": "categorical"}, {"num_atoms": 21}),
         ("tqc", {}, {"num_quantiles": 20}),
         ("r2d1", {}, {"value_rescaling": False}),
+        ("sac", {}, {"critic_hidden_sizes": (3, 3)}),
+        ("sac", {}, {"num_critics": 3}),
+        ("dqn", {}, {"dueling": True}),
     ],
 )
 def test_what_saved_outputs_mean_stays(

@@ -27,6 +27,19 @@ _OF_THE_DATA = frozenset(
 )
 """Hyperparameters that say what the saved environments and replay look like."""
 
+_OF_THE_NETWORKS = frozenset(
+    (
+        "critic_hidden_sizes",
+        "critic_layer_norm",
+        "dueling",
+        "head_hidden_sizes",
+        "noisy",
+        "num_critics",
+        "num_skills",
+    )
+)
+"""Hyperparameters that say which layers the saved networks have."""
+
 _OF_THE_OUTPUTS = frozenset(
     (
         "value_distribution",
@@ -70,7 +83,8 @@ def changed_config(
     if new.run.accelerate != engine and "cpu_acting" not in changes:
         new = new.replace(cpu_acting=None)  # follows the engine
     fixed = {f.name for f in dataclasses.fields(config.run)} - OF_THE_RUN
-    fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA | _OF_THE_OUTPUTS
+    fixed |= {f.name for f in dataclasses.fields(config.policy)} | _OF_THE_DATA
+    fixed |= _OF_THE_NETWORKS | _OF_THE_OUTPUTS
     changed = differences(config, new)
     if late := sorted(_OF_THE_START & changed.keys()):
         raise ConfigError(
