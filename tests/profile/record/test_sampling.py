@@ -313,6 +313,36 @@ def test_a_thread_that_was_in_code_made_at_run_time_is_looked_at_again(profiled:
     assert (last == levels.PYTHON).mean() > 0.3
 
 
+def test_a_thread_that_blocked_the_signal_at_first_is_looked_at_later(profiled: Any) -> None:
+    """Every thread does in the instant of its creation; it was passed over for good."""
+    profiled.run(
+        """
+import signal, threading, time
+
+def during(seconds):
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        sum(range(50))
+
+def work():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
+    during(0.3)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGURG])
+    during(1.2)
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+""",
+        mode="sample",
+        sample_hz=250.0,
+    )
+    samples = read_sampled(open_session(profiled.session).processes[0])
+    assert samples is not None
+    last = samples.levels[len(samples.levels) // 2 :]
+    assert (last == levels.PYTHON).mean() > 0.3
+
+
 def test_a_killed_program_leaves_its_samples(profiled: Any) -> None:
     profiled.run(
         "import os, signal, mujoco\nfor _ in range(150):\n    mujoco.spin(10_000_000)\n"

@@ -87,6 +87,7 @@ typedef struct {
     pid_t tid;
     uint8_t misses;    /* MOST_MISSES: it is not looked at any more */
     uint8_t is_python; /* it ran some once: what cannot be unwound is no other thread */
+    uint8_t is_deaf;   /* it blocks the signal: for good, or since it has only been created */
 } Task;
 
 static Task tasks[MAX_TASKS];
@@ -344,8 +345,8 @@ static void refresh_tasks(void) {
             known = tasks[j].tid == found[i].tid;
             found[i] = known ? tasks[j] : found[i];
         }
-        if (!known && blocks_signal(found[i].tid)) {
-            found[i].misses = MOST_MISSES;
+        if (!known || found[i].is_deaf) {
+            found[i].is_deaf = (uint8_t)blocks_signal(found[i].tid);
         }
     }
     task_count = count;
@@ -404,7 +405,7 @@ static uint8_t look(void) {
     }
     for (int i = 0; i < task_count; i++) {
         Task *task = &tasks[i];
-        if (task->misses >= MOST_MISSES || state_of(task->tid) != 'R') {
+        if (task->is_deaf || task->misses >= MOST_MISSES || state_of(task->tid) != 'R') {
             continue;
         }
         const uint8_t level = look_at(task->tid);
