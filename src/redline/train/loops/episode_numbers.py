@@ -32,17 +32,15 @@ class EpisodeNumbers:
 
         Recorded steps have no numbers, and no episodes that go on.
         """
-        if "episode_id" not in rollout.steps.keys():  # noqa: SIM118 -- a TensorDict's own `in`
-            return
         if self._ahead is not None:
             if self._ahead == 0 and (newest := self._newest()) is not None:
                 self._first = newest + 1
             self._ahead = self._ahead - 1 if self._ahead else None
         if self._first is not None:
             self._count_on(rollout, self._first)
-        self._steps = rollout.steps
-        if self._outlives:
-            self._saved, self._steps = self._steps["episode_id"][-1].clone(), None
+        self._steps = rollout.steps  # looked into when somebody asks: this is each env_step's path
+        if self._outlives and (newest := self._newest()) is not None:
+            self._saved, self._steps = newest.clone(), None
 
     def _count_on(self, rollout: Rollout, first: Tensor) -> None:
         ids: Tensor = rollout.steps["episode_id"]
@@ -55,8 +53,11 @@ class EpisodeNumbers:
         ]
 
     def _newest(self) -> Tensor | None:
-        """[B] numbers of the newest rollout; None before the first."""
-        return self._saved if self._steps is None else self._steps["episode_id"][-1]
+        """[B] numbers of the newest rollout; None before the first, and of recorded steps."""
+        if self._steps is None:
+            return self._saved
+        ids = self._steps.get("episode_id", None)
+        return None if ids is None else ids[-1]
 
     def begin_anew(self, ahead: int = 0) -> None:
         """The environments have begun new episodes, and count from 0.
