@@ -8,13 +8,14 @@ import dataclasses
 import json
 import subprocess
 import sys
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from redline.algos import presets
 from redline.algos.ppo import PPOConfig
 from redline.algos.registry import BUILT_IN, declaration
+from redline.algos.tqc import TQCConfig
 from redline.errors import ConfigError, RedlineError, UnknownNameError
 from redline.train.presets import family, preset_config
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
@@ -141,7 +142,9 @@ def test_every_preset_is_a_valid_config(algorithm: str) -> None:
 
 def test_auto_takes_the_preset_of_the_environments_family() -> None:
     assert family("HalfCheetah-v5") == "halfcheetah"
-    assert family("Hopper-v5") == "mujoco"
+    assert family("Walker2d-v5") == "mujoco"
+    assert preset_config("sac", "Hopper-v5", "auto").run.preset == "mujoco"
+    assert preset_config("tqc", "Hopper-v5", "auto").run.preset == "hopper"
     assert preset_config("a2c", "HalfCheetah-v5", "auto").run.preset == "mujoco"
     assert preset_config("reinforce", "HalfCheetah-v5", "auto").run.preset == "default"
     assert family("ALE/Breakout-v5") == "atari"
@@ -152,6 +155,18 @@ def test_auto_takes_the_preset_of_the_environments_family() -> None:
     assert preset_config("ppo", "LunarLanderContinuous-v3", "auto").run.preset == "lunarlander"
     assert preset_config("sac", "LunarLander-v3", "auto").run.preset == "default"
     assert preset_config("ppo", "CartPole-v1", "default").algo == PPOConfig()
+
+
+@pytest.mark.parametrize(
+    ("env", "dropped"),
+    [("LunarLanderContinuous-v3", 2), ("HalfCheetah-v5", 2), ("Hopper-v5", 5), ("Pendulum-v1", 2)],
+)
+def test_tqc_has_the_zoos_critics(env: str, dropped: int) -> None:
+    """RL Baselines3 Zoo, tqc.yml: n_critics is 2 by default, top_quantiles_to_drop_per_net 2."""
+    algo = cast("TQCConfig", preset_config("tqc", env, "auto").algo)
+
+    assert (algo.num_critics, algo.num_quantiles, algo.dropped_quantiles) == (2, 25, dropped)
+    assert TQCConfig().num_critics == 5
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,10 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (r"^LunarLanderContinuous-v\d$", "lunarlandercontinuous"),
     (r"^BipedalWalker(Hardcore)?-v\d$", "bipedalwalker"),
     (r"^HalfCheetah-v\d$", "halfcheetah"),
+    (r"^Hopper-v\d$", "hopper"),
     (r"^Swimmer-v\d$", "swimmer"),
     (
-        r"^(Hopper|Walker2d|Ant|Humanoid|HumanoidStandup|Reacher|Pusher"
+        r"^(Walker2d|Ant|Humanoid|HumanoidStandup|Reacher|Pusher"
         r"|InvertedPendulum|InvertedDoublePendulum)-v\d$",
         "mujoco",
     ),
@@ -43,6 +44,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
 
 _PARENTS = {
     "halfcheetah": "mujoco",
+    "hopper": "mujoco",
     "swimmer": "mujoco",
     "lunarlandercontinuous": "lunarlander",
 }

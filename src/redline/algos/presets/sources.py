@@ -120,8 +120,12 @@ SOURCES: dict[str, dict[str, str]] = {
     | {"mujoco": _cleanrl("ddpg_continuous_action", "actor and targets move at each update")},
     "td3": _DETERMINISTIC_SOURCES | {"mujoco": _cleanrl("td3_continuous_action")},
     "sac": _SAC_SOURCES,
-    "tqc": {name: f"SAC's: {source}" for name, source in _SAC_SOURCES.items()}
-    | {"mujoco": "SAC's, but all parts learn at 3e-4, as in Kuznetsov et al. 2020"},
+    "tqc": {name: f"SAC's, but two critics: {source}" for name, source in _SAC_SOURCES.items()}
+    | {
+        "mujoco": _zoo("HalfCheetah-v4"),
+        "hopper": _zoo("Hopper-v4"),
+        "swimmer": _zoo("Swimmer-v4"),
+    },
     "crossq": {
         "pendulum": _zoo("Pendulum-v1", "a start of 1,000 random env_steps for 100"),
         "mountaincarcontinuous": _zoo(
