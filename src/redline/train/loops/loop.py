@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metrics_of
+from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm
 from redline.collect import Collector
 from redline.data import EpisodeRecord, Rollout
 from redline.engines.snapshot import owners_of
@@ -34,51 +33,24 @@ from redline.train.checkpoint.store import Checkpoint, CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.best_states import BestStates, Moment
 from redline.train.loops.callback_calls import CallbackCalls, TrainingEnvironments
-from redline.train.loops.collector_columns import CollectorColumns
 from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.episode_numbers import EpisodeNumbers
 from redline.train.loops.evaluate import Evaluation
 from redline.train.loops.evaluations import Evaluations
 from redline.train.loops.hyperparameters import Hyperparameters
-from redline.train.loops.logged_values import (
-    LoggedValues,
-    own_columns,
-    require_free_names,
-    require_own_metrics,
-)
-from redline.train.loops.metric_means import MetricMeans
 from redline.train.loops.randomness import rng_state, set_rng_state
+from redline.train.loops.rows import Counters, Rows
 from redline.train.loops.saved_progress import require_sound_progress
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
-from redline.train.progress.operation_shares import COLUMNS, PREFIX, OperationShares
 from redline.train.progress.progress import EpisodeStatistics, ProgressLogger
 from redline.train.ranks import ALONE, Ranks
 from redline.train.settings import RunConfig
 from redline.user_code import is_a_users
 
-_COLLECTION, _LOGGING = marks.operation("collection"), marks.operation("logging")
-_CHECKPOINT = marks.operation("checkpoint")
-
-
-_STEPS = "optimizer_steps"
+_COLLECTION, _CHECKPOINT = marks.operation("collection"), marks.operation("checkpoint")
 _MOST_EMPTY_ROLLOUTS = 8
 _WORKER_FAILURES = (WorkerError, EnvExitError)  # what new workers may not meet again
-
-
-@dataclass(slots=True)
-class Counters:
-    """Where a run stands.
-
-    Attributes:
-        iteration: collections finished, with their updates.
-        env_steps: decisions taken, summed over environments.
-        wall_time_s: time spent training, summed over the run's sessions.
-    """
-
-    iteration: int = 0
-    env_steps: int = 0
-    wall_time_s: float = 0.0
 
 
 class TrainLoop(ABC):
@@ -141,11 +113,9 @@ class TrainLoop(ABC):
         self._update_algorithm: Callable[[Any], Mapping[str, Tensor]] = update or algorithm.update
         self._learns_by_a_users_code = any(map(is_a_users, owners_of(algorithm)))
         self.counters = Counters()
-        self._logger, self._store, self._console = logger, store, console
+        self._store, self._console = store, console
         self._run_files = run_files or dict
-        self._frame_skip = frame_skip
-        self._metrics, self._sums = MetricMeans(), sums
-        self._metrics_are_known = False
+        self._frame_skip, self._sums = frame_skip, sums
         self._episodes = EpisodeStatistics(info_names=config.run.log_info)
         self._evaluations = Evaluations(
             config.run,
@@ -162,24 +132,29 @@ class TrainLoop(ABC):
             self._require_sound,
             by_evaluation=store.mode == "best" and self._evaluations.take_place,
         )
-        self._row_env_steps = 0
-        self._row_wall_time_s = 0.0
         self._session_start_s = 0.0
         self._saved_at = -1
         self.on_save: Callable[[int], None] | None = None
         self._saved_reason: str | None = None
         self._hyperparameters = Hyperparameters(config)
-        # The first row fixes the columns, and it may come before the first update.
-        self._metric_names: tuple[str, ...] = ()
         self._replay: Replay | None = None
-        self._shares: OperationShares | None = None
-        self._of_collector = CollectorColumns()
         self._empty_rollouts = 0  # in a row
         self._episode_numbers = EpisodeNumbers(outlives=remake_collector is not None)
         self._divergence = DivergenceCheck(config, algorithm, store, console)
+        self._rows = Rows(
+            config,
+            algorithm,
+            logger,
+            console,
+            ranks=ranks,
+            episodes=self._episodes,
+            evaluations=self._evaluations,
+            hyperparameters=self._hyperparameters,
+            divergence=self._divergence,
+            frame_skip=frame_skip,
+        )
         self.environments = TrainingEnvironments(collector, self._restart_workers)
-        self._logged = LoggedValues()
-        self._is_over = self._has_looked_for_infos = self._is_new = False
+        self._is_over = False
         threshold = config.run.stop_at_return
         own = [] if threshold is None else [StopAtReturn(threshold)]
         called = callbacks if ranks.is_first else ()
@@ -202,9 +177,7 @@ class TrainLoop(ABC):
         """
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
-        self._shares = self._begin_shares()
-        self._is_new = not self._logger.columns  # what older runs wrote goes on as it was
-        self._require_own_metrics(getattr(self.algorithm, "metric_names", ()))
+        self._rows.begin(self.collector)
         with self._stop:
             try:
                 self._run_until(total)
@@ -254,7 +227,7 @@ class TrainLoop(ABC):
             except CallbackError:
                 raise
             except Exception as error:
-                self._divergence.explain(error, self._metrics.read, self.counters.env_steps)
+                self._divergence.explain(error, self._rows.metrics.read, self.counters.env_steps)
                 raise
         if self._saved_at != self.counters.env_steps and self.counters.iteration > 0:
             self.save(final=True)
@@ -267,7 +240,7 @@ class TrainLoop(ABC):
         """Write what `_advance` could not know of: `on_checkpoint`, called at its end, stops."""
         if self.counters.iteration == 0:
             return
-        if self._row_env_steps != self.counters.env_steps:
+        if self._rows.env_steps != self.counters.env_steps:
             self._write_row()
         self._save(final=True)  # once more: this one says why the run ended
 
@@ -320,25 +293,14 @@ class TrainLoop(ABC):
         if complete or due:
             self.save(final=complete)
 
-    def _begin_shares(self) -> OperationShares | None:
-        """The shares of operations, if the profiler records this run."""
-        shares = OperationShares()
-        if not shares.recording:
-            return None
-        columns = self._logger.columns
-        if columns and COLUMNS[0] not in columns:
-            self._console.message(
-                "progress.csv was begun without shares of operations: they are shown, not logged"
-            )
-        return shares
-
     def _iterate(self) -> None:
         """One collection, the updates that follow it, and the counting."""
         marks.step()
         with _COLLECTION:
             rollout = self._collected()
-        self._of_collector.staleness.append(self.counters.iteration - rollout.version)
-        self._of_collector.say_who_was_replaced(self.collector, self._console)
+        seen = self._rows.of_collector
+        seen.staleness.append(self.counters.iteration - rollout.version)
+        seen.say_who_was_replaced(self.collector, self._console)
         collected, self._agreed_signal, episodes = self._ranks.total(
             rollout.num_valid(), self._stop.number, rollout.episodes
         )
@@ -360,10 +322,9 @@ class TrainLoop(ABC):
         self.collector.update_weights(self.counters.iteration)
         self.counters.wall_time_s = time.monotonic() - self._session_start_s
         if self._console.is_drawing:
-            elapsed_s = max(self.counters.wall_time_s - self._row_wall_time_s, 1e-9)
             self._console.update(
                 self.counters.env_steps,
-                sps=(self.counters.env_steps - self._row_env_steps) / elapsed_s,
+                sps=self._rows.sps(self.counters),
                 mean_return=self._episodes.moving_mean,
             )
         if self._callbacks.wants("on_episode"):
@@ -418,17 +379,14 @@ class TrainLoop(ABC):
         """What one update returned, whose metrics have been taken in."""
         found = self._update_algorithm(batch)
         if self._sums is not None:
-            self._metrics.add_sums(self._sums, 1)
-            return found
-        if not self._metrics_are_known:
-            self._require_own_metrics(metrics_of(self.algorithm, found))
-            self._metrics_are_known = True
-        self._metrics.add({name: value for name, value in found.items() if name != "priority"})
+            self._rows.metrics.add_sums(self._sums, 1)
+        else:
+            self._rows.add_metrics(found, self.collector)
         return found
 
     @abstractmethod
     def _learn(self, rollout: Rollout, collected: int) -> None:
-        """Learn from what was collected; metrics go to `self._metrics`.
+        """Learn from what was collected; metrics go to `self._rows`.
 
         Args:
             rollout: where the collector left it.
@@ -462,7 +420,7 @@ class TrainLoop(ABC):
                 f"{name} cannot be logged when the run is over: no row follows. Log it in "
                 f"on_iteration."
             )
-        self._logged.add(name, value, self._logger.columns)
+        self._rows.log(name, value)
 
     def save_best(self, score: float) -> Path:
         """Write a checkpoint as the best one; see `RunState.save_best`."""
@@ -513,95 +471,22 @@ class TrainLoop(ABC):
 
     # -- rows and checkpoints -------------------------------------------------------------
 
-    @_LOGGING
     def _write_row(self) -> None:
-        counters = self.counters
-        elapsed_s = counters.wall_time_s - self._row_wall_time_s
-        metrics, numbers = self._metrics.take_with(self._row_tensors())
-        metrics, steps = self._ranks.mean(metrics), numbers.pop(_STEPS, None)
-        self._require_own_metrics(metrics, also=numbers)
-        row: dict[str, float | int | None] = {
-            "iteration": counters.iteration,
-            "env_steps": counters.env_steps,
-            "frames": counters.env_steps * self._frame_skip,
-            "optimizer_steps": self.algorithm.optimizer_steps() if steps is None else int(steps),
-            "wall_time_s": counters.wall_time_s,
-            "sps": (counters.env_steps - self._row_env_steps) / max(elapsed_s, 1e-9),
-            **self._episodes.take_row(),
-        }
-        further: dict[str, Any] = {**dict.fromkeys(self._metric_names), **metrics}
-        further |= self._hyperparameters.last | self._own_columns() | numbers
-        further |= self._of_collector.take(self.collector)
-        row |= further | dict(self._evaluations.columns())
-        shares = self._shares.take() if self._shares is not None else {}
-        if self._shares is not None and COLUMNS[0] in (self._logger.columns or COLUMNS):
-            row |= dict.fromkeys(COLUMNS) | {PREFIX + name: each for name, each in shares.items()}
-        columns, late = self._logger.columns, self._late_columns()
-        late |= self._logged.take(row | late, columns)
-        # Of the first update, or of one that returns more than those before.
-        new = [name for name in (*self._metric_names, *metrics) if name not in columns]
-        if columns:  # a resumed run may evaluate or schedule what it did not before
-            schedules = self._hyperparameters.last
-            late |= {n: row[n] for n in row if n.startswith("eval_") or n in schedules}
-            late |= {name: row[name] for name in new}
-        self._console.row(self._logger.write(row | late, late=tuple(late)), shares)
-        self._warn_of_missing_infos(row)
-        self._row_env_steps, self._row_wall_time_s = counters.env_steps, counters.wall_time_s
-        self._divergence.check_row(metrics, counters.env_steps)
-        self._logged.refuse_taken()
-        if new or not columns:
-            require_free_names(self.config.run.log_info, further, self.config.algorithm)
-
-    def _require_own_metrics(self, metrics: Iterable[str], also: Iterable[str] = ()) -> None:
-        """Refuse metrics that would stand in the place of the run's own columns.
-
-        Args:
-            metrics: their names.
-            also: further columns of the run.
-        """
-        if self._is_new:
-            columns = (
-                *own_columns(self.config),
-                *self._of_collector.names(self.collector),
-                *also,
-            )
-            require_own_metrics(metrics, columns, type(self.algorithm))
-
-    def _warn_of_missing_infos(self, row: Mapping[str, Any]) -> None:
-        """Say once, when episodes have ended, what of `log_info` none of them had."""
-        if self._has_looked_for_infos or not row["episodes"]:
-            return
-        self._has_looked_for_infos = True
-        missing = [name for name in self.config.run.log_info if row.get(name) is None]
-        if missing:
-            self._console.warning(
-                f"log_info: the last info of no episode so far has {' or '.join(missing)}. Report "
-                f"it in the info of the step that ends an episode."
-            )
-
-    def _late_columns(self) -> dict[str, float | None]:
-        """Columns of which nobody knows before they have a value.
-
-        They join `progress.csv` when they first have one, and stay.
-        """
-        rates = {
-            "success_rate": self._episodes.take_success_rate(),
-            "eval_success_rate": self._evaluations.last.get("eval_success_rate"),
-        }
-        known = self._logger.columns
-        found = {n: value for n, value in rates.items() if value is not None or n in known}
-        if self.worker_restarts:
-            found["worker_restarts"] = self.worker_restarts
-        return found
+        self._rows.write(
+            self.counters,
+            self.collector,
+            own=self._own_columns(),
+            tensors=self._row_tensors(),
+            worker_restarts=self.worker_restarts,
+        )
 
     def _own_columns(self) -> dict[str, float | None]:
         """Further columns of a row."""
         return {}
 
     def _row_tensors(self) -> dict[str, Tensor]:
-        """What else of a row is a tensor [], to be read with the metrics."""
-        steps = self.algorithm.steps_on_device()
-        return {} if steps is None else {_STEPS: steps}
+        """Further columns of a row as tensors [], to be read with the metrics."""
+        return {}
 
     def save(self, *, final: bool = False) -> None:
         """Write a checkpoint of everything the next iteration depends on, if the mode wants one.
@@ -682,17 +567,14 @@ class TrainLoop(ABC):
                 "iteration": self.counters.iteration,
                 "env_steps": self.counters.env_steps,
                 "wall_time_s": self.counters.wall_time_s,
-                "row_env_steps": self._row_env_steps,
-                "row_wall_time_s": self._row_wall_time_s,
+                "row_env_steps": self._rows.env_steps,
+                "row_wall_time_s": self._rows.wall_time_s,
             },
             "algorithm": self.algorithm.state_dict(),
             "collector": self.collector.state_dict(),
-            "logger": self._logger.state_dict(),
-            "episodes": self._episodes.state_dict(),
-            "metrics": self._metrics.state_dict(),
+            **self._rows.state_dict(),
             "learning": self._learning_state(),
             "last_evaluation": dict(self._evaluations.last),
-            "staleness": list(self._of_collector.staleness),
             # Only where there were any: other states stay as they always were.
             **({"worker_restarts": self.worker_restarts} if self.worker_restarts else {}),
             **self._episode_numbers.state_dict(),
@@ -700,7 +582,7 @@ class TrainLoop(ABC):
             "callbacks": {
                 "states": self._callbacks.state_dict(),
                 "hyperparameters": dict(self._hyperparameters.overrides),
-                "logged": self._logged.state_dict(),
+                "logged": self._rows.logged.state_dict(),
                 "env_attributes": self.environments.state_dict(),
                 **self._newest_evaluation(),
             },
@@ -723,18 +605,13 @@ class TrainLoop(ABC):
         self.counters = Counters(
             counters["iteration"], counters["env_steps"], counters["wall_time_s"]
         )
-        self._row_env_steps = counters["row_env_steps"]
-        self._row_wall_time_s = counters["row_wall_time_s"]
         self.algorithm.load_state_dict(state["algorithm"])
         began_anew = self.collector.load_state_dict(state["collector"])
         self._episode_numbers.load_state_dict(state, self.collector.num_envs)
         self.collector.update_weights(self.counters.iteration)
-        self._logger.load_state_dict(state["logger"])
-        self._episodes.load_state_dict(state["episodes"])
-        self._metrics = MetricMeans.from_state(state["metrics"])
+        self._rows.load_state_dict(state, self.collector)
         self._restore_learning(checkpoint)
         self._evaluations.last = dict(state["last_evaluation"])
-        self._of_collector.restore(state["staleness"], self.collector)
         self.worker_restarts = int(state.get("worker_restarts", 0))
         self._restore_callbacks(state.get("callbacks"))
         set_rng_state(state["rng"])
@@ -755,7 +632,7 @@ class TrainLoop(ABC):
             self._callbacks.load_state_dict(saved["states"])
         overrides: Mapping[str, Any] = saved["hyperparameters"]
         self._hyperparameters.overrides = {name: float(value) for name, value in overrides.items()}
-        self._logged.load_state_dict(saved["logged"])
+        self._rows.logged.load_state_dict(saved["logged"])
         self.environments.load_state_dict(saved["env_attributes"])
         if "evaluation" in saved:
             self._callbacks.state.evaluation = Evaluation.from_state(saved["evaluation"])

@@ -70,7 +70,7 @@ class OffPolicyLoop(TrainLoop):
             self.environments.add(replay.goal_env)
         if config.run.on_divergence == "warn":
             replay.replace_unsound_priorities()
-        self._metric_names = self.algorithm.metric_names
+        self._rows.metric_names = self.algorithm.metric_names
         device = exact_device(config.run.device)
         self._replay_is_near = replay.device == device
         self._staged = None if self._replay_is_near else StagedCopies(device)
@@ -129,7 +129,7 @@ class OffPolicyLoop(TrainLoop):
             return
         with _LEARNING:
             self._make_updates(updates)
-        self._metrics.add_sums(self._sampled.totals, updates)
+        self._rows.metrics.add_sums(self._sampled.totals, updates)
 
     def _with_draws(self) -> SampledUpdates:
         generator = self._generator.generator
@@ -200,8 +200,8 @@ class OffPolicyLoop(TrainLoop):
         return columns | {"replay_ratio": achieved}
 
     def _row_tensors(self) -> dict[str, Tensor]:
-        """Also what exploration was like."""
-        return super()._row_tensors() | self._explored()
+        """What exploration was like."""
+        return self._explored()
 
     def _explored(self) -> dict[str, Tensor]:
         """Name -> [] mean over environments of what exploration goes by."""
