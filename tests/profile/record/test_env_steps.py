@@ -33,6 +33,23 @@ class EnvPoolMixin:
     def async_reset(self):
         pass
 """,
+    "pettingzoo/utils/env.py": """
+class AECEnv:
+    def last(self):
+        return self.observe("either")
+class ParallelEnv:
+    pass
+""",
+    "dm_env/_environment.py": """
+import abc
+class Environment(metaclass=abc.ABCMeta):
+    @abc.abstractmethod
+    def reset(self):
+        pass
+    @abc.abstractmethod
+    def step(self, action):
+        pass
+""",
     "stable_baselines3/common/vec_env/base_vec_env.py": """
 class VecEnv:
     def step(self, action):
@@ -81,6 +98,43 @@ for _ in range(10):
     pool.step(0)
 """
 
+TURNS = """
+from pettingzoo.utils.env import AECEnv, ParallelEnv
+class Chess(AECEnv):
+    def reset(self, seed=None):
+        pass
+    def observe(self, agent):
+        return 0
+    def step(self, action):
+        pass
+class Tag(ParallelEnv):
+    def reset(self, seed=None):
+        pass
+    def step(self, actions):
+        return {}, {}, {}, {}, {}
+chess, tag = Chess(), Tag()
+chess.reset()
+for _ in range(20):
+    chess.last()
+    chess.step(0)
+tag.reset()
+for _ in range(5):
+    tag.step({})
+"""
+
+CONTROL = """
+from dm_env._environment import Environment
+class Cartpole(Environment):
+    def reset(self):
+        return 0
+    def step(self, action):
+        return 0
+env = Cartpole()
+env.reset()
+for _ in range(25):
+    env.step(0)
+"""
+
 EVALUATIONS = """
 from stable_baselines3.common.vec_env.base_vec_env import VecEnv
 from stable_baselines3.common.callbacks import EvalCallback
@@ -108,8 +162,10 @@ for i in range(25):
         (EPISODES, 10 * 4, 10 + 10 * 4),
         (HALVES, 2 * (30 + 10), 1 + 2 * 30 + 10),
         (EVALUATIONS, 4 * 25, 1 + 25 + 2 * (1 + 50)),
+        (TURNS, 20 + 5, 1 + 2 * 20 + 1 + 5),
+        (CONTROL, 25, 1 + 25),
     ],
-    ids=["resets", "halves", "evaluations"],
+    ids=["resets", "halves", "evaluations", "turns", "control"],
 )
 def test_decisions_are_env_steps(profiled: Any, program: str, env_steps: int, entries: int) -> None:
     """Resets, the first half of a step, and steps of an evaluation are none; all are simulation."""

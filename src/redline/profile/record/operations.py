@@ -4,7 +4,8 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 
 | operation | what counts |
 |---|---|
-| simulation | `step` and `reset` of Gymnasium, EnvPool, ALE and Stable-Baselines3 envs |
+| simulation | `step` and `reset` of Gymnasium, EnvPool, ALE, Stable-Baselines3, TorchRL, |
+| | PettingZoo and dm_env envs |
 | | and of the program's own: see `record.own_envs` |
 | backpropagation | `backward`, `torch.autograd.grad`, the `step` of optimizers |
 | zero_grad | `zero_grad` of optimizers |
@@ -52,6 +53,9 @@ ENV_CLASSES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ("step", "reset", "step_async", "step_wait"),
     ),
     ("torchrl.envs.common", "EnvBase", ("step", "reset")),
+    ("pettingzoo.utils.env", "AECEnv", ("step", "reset", "observe", "last")),
+    ("pettingzoo.utils.env", "ParallelEnv", ("step", "reset")),
+    ("dm_env._environment", "Environment", ("step", "reset")),  # dm_control's, too
 )
 
 # What else frameworks do, by operation: (operation, module, class, methods), subclasses as well.

@@ -15,7 +15,10 @@ from redline.profile import _native, layout
 SIMULATION = "simulation"
 # Methods of environments that complete no env step.
 WITHOUT_STEP = frozenset(
-    ("reset", "reset_async", "reset_wait", "async_reset", "reset_game", "step_async", "send")
+    {
+        *("reset", "reset_async", "reset_wait", "async_reset", "reset_game"),
+        *("step_async", "send", "observe", "last"),
+    }
 )
 
 __all__ = ["SIMULATION", "in_simulation"]
