@@ -29,8 +29,8 @@ class EvalArguments:
 
     run_dirs: Positional[tuple[Path, ...]]
     """Run directories."""
-    which: Literal["latest", "best"] = "latest"
-    """Which checkpoint."""
+    which: Literal["latest", "best"] | int = "latest"
+    """Which checkpoint; a number is the env_steps of one that the run keeps."""
     algorithm: str | None = None
     """The run's algorithm again, where it is `module:Name` of your own."""
     env: str | None = None
@@ -77,8 +77,8 @@ class CollectArguments:
     dataset (extra: minari)."""
     episodes: int = 10
     """Number of episodes, exactly."""
-    which: Literal["latest", "best"] = "latest"
-    """Which checkpoint."""
+    which: Literal["latest", "best"] | int = "latest"
+    """Which checkpoint; a number is the env_steps of one that the run keeps."""
     seed: int | None = None
     """Seed of environments and action noise; None: the run's.
     Training with the same seed has other environments."""
@@ -136,8 +136,8 @@ class ExportArguments:
     """Run directory."""
     out: Path
     """File to write."""
-    which: Literal["latest", "best"] = "latest"
-    """Which checkpoint."""
+    which: Literal["latest", "best"] | int = "latest"
+    """Which checkpoint; a number is the env_steps of one that the run keeps."""
     algorithm: str | None = None
     """The run's algorithm again, where it is `module:Name` of your own."""
     env: str | None = None
@@ -217,7 +217,9 @@ def _evaluated(run: Run, parsed: EvalArguments) -> Evaluation:
         on_episodes=records.extend,
     )
     training = run.last_training_return()
-    note = explain_greedy(result, *training) if greedy else None
+    # The returns are those of the newest weights.
+    may_explain = greedy and not isinstance(parsed.which, int)
+    note = explain_greedy(result, *training) if may_explain else None
     if note is not None and not run.policy(parsed.which).samples:
         note = explain_greedy(result, *training, samples=False)
     if note is not None:

@@ -35,7 +35,7 @@ from redline.errors import (
     SpaceError,
     UnknownNameError,
 )
-from redline.train.callbacks import RunState
+from redline.train.callbacks import Callback, RunState
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.presets import preset_config
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
@@ -324,11 +324,36 @@ def test_the_best_checkpoint_is_kept(tmp_path: Path) -> None:
     assert main(["eval", str(run.out), "--which", "best", "--episodes", "2"]) == 0
 
 
-@pytest.mark.parametrize("which", ["Best", "step_000000000256", 256])
+def test_each_kept_checkpoint_can_be_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By its env_steps: what a callback sees of the weights there is what is loaded."""
+    seen: dict[int, float] = {}
+
+    class Watch(Callback):
+        def on_checkpoint(self, state: RunState) -> None:
+            seen[state.env_steps] = next(iter(state.policy.parameters())).sum().item()
+
+    settings: dict[str, Any] = {"checkpoints": "every", "checkpoint_interval": 128}
+    run = small(tmp_path / "run", callbacks=[Watch()], **settings)
+    for step, expected in seen.items():
+        assert run.checkpoint(step).step == step
+        assert next(iter(run.policy(step).parameters())).sum().item() == expected
+    assert len(set(seen.values())) == len(seen) > 2
+    first = min(seen)
+    assert main(["eval", str(run.out), "--which", str(first), "--episodes", "1"]) == 0
+    assert main(["eval", str(run.out), "--which", str(first + 1), "--episodes", "1"]) == 2
+    kept = ", ".join(f"{step:,}" for step in sorted(seen))
+    said = capsys.readouterr().err
+    assert f"keeps no checkpoint of {first + 1:,} env_steps" in said
+    assert f"that it keeps ({kept})" in said
+
+
+@pytest.mark.parametrize("which", ["Best", "step_000000000256", "256", -1, True, 1.5, None])
 def test_what_names_no_checkpoint_is_not_taken_for_the_newest(tmp_path: Path, which: Any) -> None:
     run = Run(tmp_path, preset_config("ppo", "CartPole-v1", "default"))
     for asked in (run.checkpoint, run.require_checkpoint):
-        with pytest.raises(ConfigError, match="Give 'latest' or 'best'"):
+        with pytest.raises(ConfigError, match="Give 'latest', 'best' or the env_steps"):
             asked(which)
 
 

@@ -253,6 +253,31 @@ class CheckpointStore:
         found = _scan(self.directory / "best")
         return load_checkpoint(found[-1][1]) if found else None
 
+    def at(self, step: int) -> Checkpoint | None:
+        """The checkpoint of so many env_steps; None if it is not kept.
+
+        Raises:
+            CorruptCheckpointError: if it is torn or altered.
+            IncompatibleCheckpointError: if another version of the format wrote it.
+        """
+        path = self._path_at(step)
+        return None if path is None else load_checkpoint(path)
+
+    def has(self, step: int) -> bool:
+        """Whether one of so many env_steps is kept, whole or not."""
+        return self._path_at(step) is not None
+
+    def steps(self) -> list[int]:
+        """The env_steps of what is kept, the best one included, rising."""
+        return sorted({step for step, _ in self._kept()})
+
+    def _kept(self) -> list[tuple[int, Path]]:
+        return [*_scan(self.directory / "best"), *self._found()]
+
+    def _path_at(self, step: int) -> Path | None:
+        found = [path for other, path in self._kept() if other == step]
+        return found[-1] if found else None
+
     @property
     def best_score(self) -> float | None:
         """Of the checkpoint with the highest score; None if there is none, or it cannot be read."""

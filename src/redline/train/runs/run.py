@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import operator
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias, cast
 
 import gymnasium
 
@@ -61,6 +62,7 @@ from redline.train.runs.window import explained_window, refuse_unseen, windowed
 from redline.train.settings import RunConfig
 
 ProfileRecording: TypeAlias = Callable[[Path], AbstractContextManager[None]]
+Which: TypeAlias = Literal["latest", "best"] | int
 
 
 class Run:
@@ -125,19 +127,24 @@ class Run:
         """The run in a directory; see `load_run`."""
         return load_run(out, **given)
 
-    def checkpoint(self, which: str = "latest") -> Checkpoint:
-        """The newest checkpoint that is whole, or the best one.
+    def checkpoint(self, which: Which = "latest") -> Checkpoint:
+        """The newest checkpoint that is whole, the best one, or one in between.
 
         Args:
-            which: "latest" or "best".
+            which: "latest", "best", or the env_steps of one that the run keeps; see
+                `--checkpoints every` and `gap`.
 
         Raises:
             CheckpointError: if there is none, or it does not say what it is.
-            ConfigError: if config.json was changed since it was written, or `which` is neither.
+            ConfigError: if config.json was changed since it was written, or `which` is none of
+                these.
         """
-        _require_which(which)
+        which = _checked(which)
         store = CheckpointStore(self.out / "checkpoints")
-        found = store.best() if which == "best" else store.latest(_warn)
+        if isinstance(which, int):
+            found = store.at(which)
+        else:
+            found = store.best() if which == "best" else store.latest(_warn)
         if found is None:
             raise CheckpointError(self._no_checkpoint(which, store))
         require_sound_metadata(found.metadata)
@@ -145,7 +152,13 @@ class Run:
             require_same_config(self.out, found.run_files)
         return found
 
-    def _no_checkpoint(self, which: str, store: CheckpointStore) -> str:
+    def _no_checkpoint(self, which: Which, store: CheckpointStore) -> str:
+        if isinstance(which, int) and store.list():
+            kept = ", ".join(f"{step:,}" for step in store.steps())
+            return (
+                f"{self.out} keeps no checkpoint of {which:,} env_steps. Give the env_steps of one "
+                f"that it keeps ({kept}), 'latest' or 'best'."
+            )
         if which == "best" and store.list():
             if self.config.run.checkpoints == "best":
                 return (
@@ -161,33 +174,37 @@ class Run:
             )
         if env_steps := saved(self.out):
             return (
-                f"{self.out} has no {which} checkpoint, though it was trained for {env_steps:,} "
+                f"{self.out} has no {_kind(which)}, though it was trained for {env_steps:,} "
                 f"env_steps. Put its checkpoints back."
             )
         return (
-            f"{self.out} has no {which} checkpoint yet. Train it first: "
+            f"{self.out} has no {_kind(which)} yet. Train it first: "
             f"redline train --resume {self.out}"
         )
 
-    def require_checkpoint(self, which: str = "latest") -> None:
+    def require_checkpoint(self, which: Which = "latest") -> None:
         """Refuse a run that has no such checkpoint, without reading any.
 
         Raises:
             CheckpointError: naming what to do.
-            ConfigError: if `which` is neither "latest" nor "best".
+            ConfigError: if `which` is neither "latest", "best" nor a number.
         """
-        _require_which(which)
+        which = _checked(which)
         store = CheckpointStore(self.out / "checkpoints")
-        if not (store.has_best() if which == "best" else store.list()):
+        if isinstance(which, int):
+            is_there = store.has(which)
+        else:
+            is_there = store.has_best() if which == "best" else bool(store.list())
+        if not is_there:
             raise CheckpointError(self._no_checkpoint(which, store))
 
-    def policy(self, which: str = "latest") -> Policy:
+    def policy(self, which: Which = "latest") -> Policy:
         """The trained policy, on the CPU; its `predict` takes what an environment gives.
 
         It is in evaluation mode.
 
         Args:
-            which: "latest" or "best" checkpoint.
+            which: checkpoint, as for `checkpoint`.
         """
         settings = env_settings(self.config, self._given)
         if settings.backend == "processes":
@@ -204,7 +221,7 @@ class Run:
         *,
         seed: int | None = None,
         greedy: bool = True,
-        which: str = "latest",
+        which: Which = "latest",
         max_episode_steps: int | None = None,
         max_env_steps: int | None = None,
         log_info: str | Sequence[str] | None = None,
@@ -218,7 +235,7 @@ class Run:
             seed: of environments and action noise; None: the run's. Training with the same seed has
                 other environments.
             greedy: act with the mode of the action distribution.
-            which: "latest" or "best" checkpoint.
+            which: checkpoint, as for `checkpoint`.
             max_episode_steps: env_steps after which an episode is cut, and counts as it is.
             max_env_steps: env_steps of all episodes together, after which those that have not
                 ended are left out; fewer than `episodes` may be left.
@@ -259,7 +276,7 @@ class Run:
         *,
         seed: int | None = None,
         greedy: bool = True,
-        which: str = "latest",
+        which: Which = "latest",
     ) -> RecordedEpisodes:
         """Record whole episodes of the agent, for `redline.train(data=...)` or others.
 
@@ -270,7 +287,7 @@ class Run:
             seed: of environments and action noise; None: the run's. Training with the same seed has
                 other environments.
             greedy: act with the mode of the action distribution.
-            which: "latest" or "best" checkpoint.
+            which: checkpoint, as for `checkpoint`.
 
         Returns:
             The episodes, as the environment has them.
@@ -339,7 +356,7 @@ class Run:
         *,
         seed: int | None = None,
         greedy: bool = True,
-        which: str = "latest",
+        which: Which = "latest",
     ) -> Path:
         """Write a video of one episode.
 
@@ -348,7 +365,7 @@ class Run:
             seed: of environment and action noise; None: the run's. Training with the same seed has
                 other environments.
             greedy: act with the mode of the action distribution.
-            which: "latest" or "best" checkpoint.
+            which: checkpoint, as for `checkpoint`.
 
         Returns:
             Where the video lies.
@@ -364,7 +381,7 @@ class Run:
         *,
         seed: int | None = None,
         greedy: bool = True,
-        which: str = "latest",
+        which: Which = "latest",
         max_episode_steps: int | None = None,
     ) -> dict[str, Path]:
         """Write videos of the best and of the worst episode that `evaluate` has run.
@@ -404,15 +421,15 @@ class Run:
                 )
         return written
 
-    def _video_path(self, which: str, suffix: str = "") -> Path:
+    def _video_path(self, which: Which, suffix: str = "") -> Path:
         step = self.checkpoint(which).step
         return self.out / "videos" / f"step_{step:012d}{suffix}.mp4"
 
-    def _frames(self, which: str, **episode: Any) -> EpisodeFrames:
+    def _frames(self, which: Which, **episode: Any) -> EpisodeFrames:
         settings = env_settings(self.config, self._given)
         return EpisodeFrames(settings, self.policy(which), **episode)
 
-    def export(self, out: str | Path, *, format: str = "onnx", which: str = "latest") -> Path:
+    def export(self, out: str | Path, *, format: str = "onnx", which: Which = "latest") -> Path:
         """Write the greedy policy, normalization included, for use without Redline.
 
         It takes and gives what the environment's spaces hold, as `predict` does: numbers of a
@@ -421,7 +438,7 @@ class Run:
         Args:
             out: file to write.
             format: "onnx", or "torch" for a `torch.export` program.
-            which: "latest" or "best" checkpoint.
+            which: checkpoint, as for `checkpoint`.
 
         Returns:
             Where the file lies.
@@ -434,12 +451,28 @@ class Run:
         return export_policy(module, module.example_inputs(), out, format=format)
 
 
-def _require_which(which: Any) -> None:
-    if which not in ("latest", "best"):
+def _kind(which: Which) -> str:
+    return f"checkpoint of {which:,} env_steps" if isinstance(which, int) else f"{which} checkpoint"
+
+
+def _checked(which: Any) -> Which:
+    """`which`, a number as an int.
+
+    Raises:
+        ConfigError: if it is nothing that names a checkpoint.
+    """
+    if isinstance(which, str) and which in ("latest", "best"):
+        return which
+    try:
+        step = operator.index(cast("SupportsIndex", which))
+    except TypeError:
+        step = -1
+    if step < 0 or isinstance(which, bool):
         raise ConfigError(
-            f"which={which!r:.100} is no checkpoint of a run that can be asked for. Give 'latest' "
-            f"or 'best'."
+            f"which={which!r:.100} is no checkpoint of a run that can be asked for. Give 'latest', "
+            f"'best' or the env_steps of one that is kept."
         )
+    return step
 
 
 def _number(row: Mapping[str, str], name: str) -> float | None:
