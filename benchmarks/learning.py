@@ -249,12 +249,17 @@ def run_long(suite: str, options: argparse.Namespace) -> int:
         with running.only_one(folder), running.stop_on_signals() as stopped:
             begin = partial(running.start, place=options.place or ())
             failed = running.run_all(seeds, cores, begin, stopped=stopped)
-    records.collect(seeds, RESULTS / "published")
+    left = records.collect(seeds, RESULTS / "published")
     written = page.write_page(suite, list(LONG_SUITES[suite]), RESULTS, PAGES[suite])
     print(f"page: {written or 'nothing is recorded yet'}")
     for seed in failed:
         print(f"failed: {seed.name}, see {seed.log}")
-    return 0 if all(seed.state() == "finished" for seed in seeds) else 1
+    for name, settings in left.items():
+        print(
+            f"left out: {name} was made with other settings of {', '.join(settings)} than this "
+            f"version has. Remove {folder / name} to run it again."
+        )
+    return 0 if not left and all(seed.state() == "finished" for seed in seeds) else 1
 
 
 def check_place(seeds: list[running.Seed], place: list[str]) -> None:

@@ -44,6 +44,10 @@ They change rounding and which random numbers are drawn, not what is learned fro
 """
 
 
+_EARLIER: dict[str, tuple[str, Any]] = {"backup_entropy": ("Discrete", True)}
+"""Setting -> (kind of actions, what it was for them before it could be chosen)."""
+
+
 def settings_of(experiment: Experiment, place: Sequence[str] = ()) -> dict[str, Any]:
     """All settings that the experiment's command means today, presets included."""
     from redline.command_line.train import parse_train_arguments
@@ -73,16 +77,34 @@ def settings_that_differ(
     found = []
     for part in ("run", "policy", "algo"):
         for name in sorted((then[part].keys() | now[part].keys()) - set(PLACES)):
-            before = then[part].get(name, plain.get(name))
+            own = then[part]
+            before = own[name] if name in own else _before_it_was_there(name, plain, now)
             if name not in now[part] or before != now[part][name]:
                 found.append(name)
     return [name for name in found if not _is_of_other_actions(name, now)]
 
 
+def _before_it_was_there(name: str, plain: dict[str, Any], config: dict[str, Any]) -> Any:
+    """What a setting was for a run that lacks it: its default, but for those of `_EARLIER`."""
+    if name in _EARLIER and "algorithm" in config:
+        actions, value = _EARLIER[name]
+        if _actions_of(config) == actions:
+            return value
+    return plain.get(name)
+
+
+def _actions_of(config: dict[str, Any]) -> str:
+    """The kind of action space that a config's environment has, such as "Discrete"."""
+    from redline.envs import EnvSettings
+
+    run = config["run"]
+    with EnvSettings(env=run["env"], env_kwargs=json.loads(run["env_kwargs"])).make(1) as env:
+        return type(env.action_space).__name__
+
+
 def _is_of_other_actions(name: str, config: dict[str, Any]) -> bool:
     """Whether a setting of the algorithm belongs to another kind of actions than a run has."""
     from redline.algos.registry import declaration
-    from redline.envs import EnvSettings
 
     if "algorithm" not in config:
         return False
@@ -90,9 +112,7 @@ def _is_of_other_actions(name: str, config: dict[str, Any]) -> bool:
     needed = [each for each in conditions if each.name == "actions"]
     if not needed:
         return False
-    run = config["run"]
-    with EnvSettings(env=run["env"], env_kwargs=json.loads(run["env_kwargs"])).make(1) as env:
-        kind = type(env.action_space).__name__
+    kind = _actions_of(config)
     return not all(each.holds(kind) for each in needed)
 
 

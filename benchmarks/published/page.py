@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ _HOW = (
     "seeds. Training used no option but the length, except where its command or its place below "
     "has one. "
     "Published figures have columns of their own: their protocols differ from this one and from "
-    "each other; so may their lengths, which stand beside them then. Beside the zoo's interval, a "
-    "hundredth of its mean counts as nothing, and fewer than three seeds are no verdict. The "
+    "each other; so may their lengths, which stand beside them then. A mean is within the zoo's "
+    "interval if it misses it by no more than a hundredth of the zoo's mean; fewer than three "
+    "seeds are not judged. A shorter run is judged only where it reaches the interval: sooner. The "
     "commit is the checkout's at the end of a seed; empty where the record lacks it."
 )
 LEAST_SEEDS = 3  # of fewer, a mean says little beside an interval
@@ -82,10 +84,11 @@ def interval(figure: str) -> tuple[float, float]:
 def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
     """Where the mean lies beside the zoo's interval: above, within or below.
 
-    "" without an interval at this length. Of fewer than `LEAST_SEEDS` seeds, how many there are.
+    "" without an interval, of a shorter run that does not reach it, and of a record with other
+    settings than today's. Of fewer than `LEAST_SEEDS` seeds, how many there are.
     """
     figure = published(experiment.algorithm, experiment.env).get("zoo")
-    if figure is None or _other_length(experiment):
+    if figure is None or records.outdated(experiment, record):
         return ""
     if (seeds := len(record["rows"])) < LEAST_SEEDS:
         return f"{seeds} of {LEAST_SEEDS} seeds"
@@ -93,15 +96,23 @@ def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
     # A solved task has no deviation: a hundredth of the mean is not another result.
     room = max(deviation, abs(mean) / 100)
     ours, _ = mean_and_deviation(record)
-    if ours > mean + room:
-        return "above"
-    return "within" if ours >= mean - room else "**below**"
+    length = _other_length(experiment)
+    if ours < mean - room:
+        return "**below**" if length is None else ""
+    where = "above" if ours > mean + room else "within"
+    return where if length is None else f"{where}, sooner"
 
 
 def _other_length(experiment: Experiment) -> int | None:
     """The length of the published figures, if it is not the experiment's own."""
-    length = published_env_steps(experiment.env)
+    length = published_env_steps(experiment.algorithm, experiment.env)
     return None if length == experiment.env_steps else length
+
+
+def as_made(experiment: Experiment, record: dict[str, Any]) -> Experiment:
+    """The experiment with the length that its record was made with."""
+    run = record["settings"]["run"]
+    return replace(experiment, env_steps=run.get("total_env_steps", experiment.env_steps))
 
 
 def revisions(record: dict[str, Any]) -> str:
@@ -148,7 +159,7 @@ def table(experiments: list[Experiment], found: Recorded) -> str:
         cells = [
             experiment.algorithm,
             experiment.env,
-            f"{experiment.env_steps:,}",
+            f"{as_made(experiment, record).env_steps:,}",
             ", ".join(number(row["return_mean"], mean) for row in record["rows"]),
             number(mean) + ("" if deviation is None else f" +- {spread(deviation, mean)}"),
             verdict(experiment, record),
@@ -224,9 +235,8 @@ def not_run(experiments: list[Experiment], found: Recorded) -> list[str]:
 
 def commands(experiments: list[Experiment], found: Recorded) -> str:
     """How each recorded run is made."""
-    lines = [
-        " ".join(["redline", *e.arguments("SEED", "RUN")]) for e in experiments if e.name in found
-    ]
+    shown = [as_made(e, found[e.name]) for e in experiments if e.name in found]
+    lines = [" ".join(["redline", *e.arguments("SEED", "RUN")]) for e in shown]
     return "\n".join(lines)
 
 
@@ -313,8 +323,9 @@ def markdown(suite: str, experiments: list[Experiment], found: Recorded, figures
         for family, _ in families(experiments, found)
     ]
     parts.append(
-        "## Training curves\n\nReturns of the policy that explores, the mean over seeds with its "
-        "95% bootstrap interval.\n\n" + "\n".join(lines)
+        "## Training curves\n\nReturns of the policy that explores: the mean over seeds, with its "
+        "95% bootstrap interval. Of three seeds that is from the lowest to the highest.\n\n"
+        + "\n".join(lines)
     )
     lacking = not_run(experiments, found)
     text = "\n".join(f"- {line}" for line in lacking) or "Nothing: every seed is recorded."

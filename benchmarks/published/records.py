@@ -106,13 +106,27 @@ def write(folder: Path, name: str, record: dict[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = ",\n".join(f"  {json.dumps(row)}" for row in record["rows"])
     settings = json.dumps(record["settings"])
-    (folder / f"{name}.json").write_text(f'{{"settings": {settings},\n "rows": [\n{rows}\n]}}\n')
+    path = folder / f"{name}.json"
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(f'{{"settings": {settings},\n "rows": [\n{rows}\n]}}\n')
+    unfinished.replace(path)  # as a whole or not at all
 
 
-def collect(seeds: list[Seed], folder: Path) -> None:
-    """Take all finished runs into the records."""
+def collect(seeds: list[Seed], folder: Path) -> dict[str, list[str]]:
+    """Take all finished runs into the records.
+
+    Returns:
+        Name of a seed -> settings that it has unlike today's; it is left out.
+    """
+    left: dict[str, list[str]] = {}
     for seed in seeds:
-        if seed.state() == "finished":
-            name = seed.experiment.name
-            plain = plain_defaults(seed.experiment)
-            write(folder, name, merged(read(folder, name), *row_of(seed), plain))
+        if seed.state() != "finished":
+            continue
+        experiment, (settings, row) = seed.experiment, row_of(seed)
+        plain = plain_defaults(experiment)
+        if differing := settings_that_differ(settings, settings_of(experiment), plain):
+            left[seed.name] = differing
+            continue
+        record = merged(read(folder, experiment.name), settings, row, plain)
+        write(folder, experiment.name, record)
+    return left

@@ -58,6 +58,11 @@ _ZOO = {
         "a2c": "2,890 +- 1,379", "dqn": "4,296 +- 1,790", "ppo": "3,397 +- 1,662",
     },
 }  # fmt: skip
+# Where the zoo's run is longer than the experiment.
+_LONGER = {
+    "LunarLanderContinuous-v3": {"sac": 500_000, "tqc": 500_000},
+    "BipedalWalker-v3": {"sac": 500_000, "tqc": 500_000, "td3": 1_000_000, "ddpg": 1_000_000},
+}
 _CLEANRL = {
     "HalfCheetah-v5": {"ppo": "1,443 +- 46", "sac": "9,635 +- 1,424", "td3": "9,583 +- 126"},
     "Hopper-v5": {"ppo": "2,383 +- 272", "sac": "2,310 +- 343", "td3": "3,135 +- 360"},
@@ -84,6 +89,8 @@ def published(algorithm: str, env: str) -> dict[str, str]:
     return {source: figure for source, figure in found.items() if figure is not None}
 
 
-def published_env_steps(env: str) -> int | None:
-    """The length of an environment's published figures; None: that of its experiments."""
-    return _ATARI_ENV_STEPS if env.startswith("ALE/") else None
+def published_env_steps(algorithm: str, env: str) -> int | None:
+    """The length of the published figures; None: that of the experiment."""
+    if env.startswith("ALE/"):
+        return _ATARI_ENV_STEPS
+    return _LONGER.get(env, {}).get(algorithm)

@@ -329,7 +329,7 @@ def test_a_place_reaches_new_runs_alone(
 
     monkeypatch.setattr(running, "start", lambda seed, cores, place: started.append(place))
     monkeypatch.setattr(running, "run_all", run_all)
-    monkeypatch.setattr(records, "collect", lambda *rest: None)
+    monkeypatch.setattr(records, "collect", lambda *rest: {})
     monkeypatch.setattr(page, "write_page", lambda *rest: None)
     (tmp_path / "ppo-CartPole-v1-seed1").mkdir()
     (tmp_path / "ppo-CartPole-v1-seed1" / "config.json").write_text("{}")
@@ -408,6 +408,12 @@ def row(seed: int, value: float) -> dict[str, Any]:
     return {"seed": seed, "return_mean": value, "machine": MACHINE, "curve": curve}
 
 
+def record_of(experiment: Experiment, values: list[float]) -> dict[str, Any]:
+    """As it would be made today."""
+    rows = [row(seed, value) for seed, value in enumerate(values, start=1)]
+    return {"settings": one_run.settings_of(experiment), "rows": rows}
+
+
 def test_rows_of_two_places_share_a_record_that_has_no_place(tmp_path: Path) -> None:
     seeds = running.seeds_of([TINY], tmp_path)
     for seed, place in zip(seeds, ([], ["--device", "meta"]), strict=True):
@@ -465,25 +471,79 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 def test_the_zoo_interval_of_ppo_on_lunar_lander_is_242_and_32(value: float, expected: str) -> None:
     experiment = next(e for e in FIRST if e.name == "ppo-LunarLander-v3")
 
-    assert page.beside_zoo(experiment, {"rows": [row(s, value) for s in (1, 2, 3)]}) == expected
+    assert page.beside_zoo(experiment, record_of(experiment, [value] * 3)) == expected
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [(1, "1 of 3 seeds"), (2, "2 of 3 seeds")])
 def test_fewer_than_three_seeds_are_no_verdict(seeds: int, expected: str) -> None:
     experiment = next(e for e in FIRST if e.name == "ppo-LunarLander-v3")
-    record = {"rows": [row(seed, 0.0) for seed in range(seeds)]}
+    assert page.beside_zoo(experiment, record_of(experiment, [0.0] * seeds)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected", "shown"),
+    [
+        # 3M env_steps here, 10M elsewhere; a hundredth of 20.99 is more than the deviation.
+        ("ppo-ALE-Pong-v5", 20.0, "", "| 20.99 +- 0.11 at 10,000,000 | 20.36 +- 0.20 at 10,000"),
+        ("ppo-ALE-Pong-v5", 20.9, "within, sooner", "| within, sooner |"),
+        ("tqc-BipedalWalker-v3", 284.0, "", "| 330 +- 45 at 500,000 |"),
+        (
+            "tqc-BipedalWalker-v3",
+            376.0,
+            "above, sooner",
+            "| 330 +- 45 at 500,000 | above, sooner |",
+        ),
+        ("td3-LunarLanderContinuous-v3", 100.0, "**below**", "| 207 +- 68 | **below** |"),
+    ],
+)
+def test_of_a_shorter_run_only_what_it_reaches_is_said(
+    name: str, value: float, expected: str, shown: str
+) -> None:
+    (experiment,) = chosen("published", [name])
+    record = record_of(experiment, [value] * 3)
 
     assert page.beside_zoo(experiment, record) == expected
+    assert shown in page.table([experiment], {experiment.name: record})
 
 
-def test_figures_of_another_length_say_it_and_are_no_verdict() -> None:
-    """PPO on Pong runs for 3M env_steps here, for 10M elsewhere; 20.99 +- 0.11 is the zoo's."""
-    experiment = next(e for e in SUITES["published"] if e.name == "ppo-ALE-Pong-v5")
-    record = {"rows": [row(seed, 21.0) for seed in (1, 2, 3)]}
+def test_a_record_of_another_length_is_shown_as_it_was_made() -> None:
+    (experiment,) = chosen("published", ["sac-BipedalWalker-v3"])
+    record = record_of(experiment, [400.0] * 3)
+    record["settings"]["run"]["total_env_steps"] = 70_000
 
+    assert "| BipedalWalker-v3 | 70,000 |" in page.table([experiment], {experiment.name: record})
+    assert "--total-env-steps 70000 " in page.commands([experiment], {experiment.name: record})
     assert page.beside_zoo(experiment, record) == ""
-    shown = page.table([experiment], {experiment.name: record})
-    assert "| 20.99 +- 0.11 at 10,000,000 | 20.36 +- 0.20 at 10,000,000 |" in shown
+
+
+def test_a_finished_run_of_other_settings_does_not_replace_a_newer_record(tmp_path: Path) -> None:
+    seed = running.seeds_of([TINY], tmp_path)[0]
+    seed.out.mkdir()
+    (seed.out / "progress.csv").write_text("env_steps,return_mean\n10,1.0\n")
+    before = one_run.settings_of(TINY)
+    before["algo"]["gamma"] = 0.5
+    one_run.write_whole(seed.out / one_run.RESULT, row(1, 1.0) | {"settings": before})
+    newer = record_of(TINY, [2.0, 3.0])
+    records.write(tmp_path / "records", TINY.name, newer)
+
+    assert records.collect([seed], tmp_path / "records") == {seed.name: ["gamma"]}
+    assert records.read(tmp_path / "records", TINY.name) == newer
+
+
+@pytest.mark.parametrize(
+    ("name", "differing"), [("sac-Acrobot-v1", ["backup_entropy"]), ("sac-Pendulum-v1", [])]
+)
+def test_sac_from_before_backup_entropy_had_it_with_discrete_actions(
+    name: str, differing: list[str]
+) -> None:
+    (experiment,) = chosen("published", [name])
+    now, plain = one_run.settings_of(experiment), one_run.plain_defaults(experiment)
+    then = one_run.settings_of(experiment)
+    del then["algo"]["backup_entropy"]
+
+    assert one_run.settings_that_differ(then, now, plain) == differing
+    both = records.merged({"settings": now, "rows": [row(1, 9.0)]}, then, row(2, 1.0), plain)
+    assert len(both["rows"]) == (1 if differing else 2)
 
 
 def test_each_row_names_the_commits_that_made_it() -> None:

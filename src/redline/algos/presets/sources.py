@@ -120,7 +120,7 @@ SOURCES: dict[str, dict[str, str]] = {
     | {"mujoco": _cleanrl("ddpg_continuous_action", "actor and targets move at each update")},
     "td3": _DETERMINISTIC_SOURCES | {"mujoco": _cleanrl("td3_continuous_action")},
     "sac": _SAC_SOURCES,
-    "tqc": {name: f"SAC's, but two critics: {source}" for name, source in _SAC_SOURCES.items()}
+    "tqc": {name: f"as SAC's: {source}" for name, source in _SAC_SOURCES.items()}
     | {
         "mujoco": _zoo("HalfCheetah-v4"),
         "hopper": _zoo("Hopper-v4"),
