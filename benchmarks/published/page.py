@@ -84,11 +84,12 @@ def interval(figure: str) -> tuple[float, float]:
 def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
     """Where the mean lies beside the zoo's interval: above, within or below.
 
-    "" without an interval, of a shorter run that does not reach it, and of a record with other
-    settings than today's. Of fewer than `LEAST_SEEDS` seeds, how many there are.
+    "" without an interval, of a shorter run that does not reach it, of a record with other
+    settings than today's, and where fewer than `LEAST_SEEDS` are meant. Of fewer than `LEAST_SEEDS` seeds, how many there are.
     """
     figure = published(experiment.algorithm, experiment.env).get("zoo")
-    if figure is None or records.outdated(experiment, record):
+    is_judged = experiment.seeds >= LEAST_SEEDS and not records.outdated(experiment, record)
+    if figure is None or not is_judged:
         return ""
     if (seeds := len(record["rows"])) < LEAST_SEEDS:
         return f"{seeds} of {LEAST_SEEDS} seeds"
