@@ -320,3 +320,88 @@ def test_off_is_a_word_where_a_setting_has_it(tmp_path: Path) -> None:
 )
 def test_a_setting_of_words_takes_numbers_as_they_stand(text: str, kind: Any, value: Any) -> None:
     assert value_of(text, kind) == value
+
+
+_SAC, _LANDER = ("sac", "HalfCheetah-v5"), ("dqn", "LunarLander-v3")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "given", "expected"),
+    [
+        # 1e-3 for both beside 3e-4: one rate that is given is that of all three.
+        (*_SAC, {}, {"critic_learning_rate": 1e-3, "alpha_learning_rate": 1e-3}),
+        (
+            *_SAC,
+            {"learning_rate": 3e-4},
+            {"critic_learning_rate": None, "alpha_learning_rate": None},
+        ),
+        (
+            *_SAC,
+            {"learning_rate": 1e-4, "critic_learning_rate": 2e-3},
+            {"critic_learning_rate": 2e-3, "alpha_learning_rate": None},
+        ),
+        (*_SAC, {"batch_size": 64}, {"critic_learning_rate": 1e-3, "learning_rate": 3e-4}),
+        # 16 * 1,024 rows in 256 parts are 64 in each.
+        ("ppo", "LunarLander-v3", {}, {"num_minibatches": 256}),
+        ("ppo", "LunarLander-v3", {"num_envs": 16}, {"num_minibatches": 256}),
+        ("ppo", "LunarLander-v3", {"num_envs": 1}, {"num_minibatches": None}),
+        ("ppo", "Acrobot-v1", {"rollout_length": 10}, {"num_minibatches": None}),
+        ("ppo", "LunarLander-v3", {"num_envs": 1, "num_minibatches": 8}, {"num_minibatches": 8}),
+        ("appo", "HalfCheetah-v5", {"core": "lstm"}, {"num_minibatches": None}),
+        ("ppo", "redline/CartPoleHiddenVelocity-v1", {"core": "none"}, {"num_minibatches": 4}),
+        (*_LANDER, {}, {"tau": 0.005, "target_update_interval": 1}),
+        (*_LANDER, {"target_update_interval": 250}, {"tau": 1.0, "target_update_interval": 250}),
+        (*_LANDER, {"target_update_interval": 1}, {"tau": 0.005, "target_update_interval": 1}),
+        (*_LANDER, {"tau": 1.0}, {"tau": 1.0, "target_update_interval": 500}),
+        (*_LANDER, {"tau": 0.01}, {"tau": 0.01, "target_update_interval": 1}),
+        (
+            *_LANDER,
+            {"tau": 0.1, "target_update_interval": 20},
+            {"tau": 0.1, "target_update_interval": 20},
+        ),
+        ("dqn", "CartPole-v1", {"tau": 1.0}, {"target_update_interval": 100}),
+        (
+            *_LANDER,
+            {"preset": "rainbow", "target_update_interval": 99},
+            {"tau": 1.0, "target_update_interval": 99},
+        ),
+        (*_SAC, {"preset": "default", "learning_rate": 1e-4}, {"critic_learning_rate": None}),
+    ],
+)
+def test_what_a_preset_chose_for_another_setting_ends_with_it(
+    algorithm: str, env: str, given: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    """A target that is copied by 0.005 every 250 updates hardly moves in a whole run."""
+    said = {"algorithm": algorithm, "env": env, **given}
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    for config in (
+        config_of(given_settings(said)),
+        parse_train_arguments([algorithm, "--env", env, *options]),
+    ):
+        assert {name: getattr(config.algo, name) for name in expected} == expected
+
+
+def test_options_end_what_a_file_left_of_a_preset(tmp_path: Path) -> None:
+    path = tmp_path / "sac.yaml"
+    path.write_text("algorithm: sac\nenv: HalfCheetah-v5\nalpha_learning_rate: 0.002\n")
+    config = parse_train_arguments(["--config", str(path), "--learning_rate", "1e-4"])
+    algo: Any = config.algo
+    assert (algo.learning_rate, algo.critic_learning_rate) == (1e-4, None)
+    assert algo.alpha_learning_rate == 2e-3
+    said = ["--config", str(path), "--critic-learning-rate", "0.003", "--learning-rate=0.0001"]
+    algo = parse_train_arguments(said).algo
+    assert (algo.critic_learning_rate, algo.alpha_learning_rate) == (3e-3, 2e-3)
+
+
+def test_settings_of_sweeps_are_checked_with_what_ends(tmp_path: Path) -> None:
+    """3,000 rows do not split into Acrobot's 64 minibatches, which nobody asked for."""
+    settings = {"env": "Acrobot-v1", "num_envs": 3, "rollout_length": 1_000}
+    assert setting_mistakes("ppo", settings) == []
+    wrong = setting_mistakes("ppo", {**settings, "num_minibatches": 64})
+    assert "num_minibatches=64 does not divide" in wrong[0]
+
+
+def test_values_of_another_type_are_refused_by_their_name() -> None:
+    for name, value in (("num_envs", [3]), ("learning_rate", "fast"), ("tau", None)):
+        with pytest.raises(ConfigError, match=f"^config: {name}="):
+            config_of(given_settings({"algorithm": "dqn", "env": "LunarLander-v3", name: value}))

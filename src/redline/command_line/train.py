@@ -134,7 +134,8 @@ def _default(
     algorithm: str | None, options: Sequence[str], *, for_help: bool
 ) -> tuple[RunConfig, bool]:
     """The settings before the options, and whether they are those of a complete file."""
-    from redline.train.config_files import GivenSettings, config_of, given_settings
+    from redline.train.config_files import GivenSettings, config_of, given_settings, value_of
+    from redline.train.presets import COUPLED
 
     path, preset = peek(options, "--config"), peek(options, "--preset")
     given = given_settings(Path(path)) if path is not None else GivenSettings()
@@ -161,7 +162,11 @@ def _default(
         for word, says in (("--wandb", True), ("--no-wandb", False)):
             if word in options:
                 own["wandb"] = says
-    config = config_of(given, algorithm=algorithm, preset=preset, for_help=for_help, **own)
+    said = {n: peek(options, f"--{n.replace('_', '-')}") for n in COUPLED}
+    later = {name: value_of(text) for name, text in said.items() if text is not None}
+    config = config_of(
+        given, algorithm=algorithm, preset=preset, for_help=for_help, options=later, **own
+    )
     return config, given.complete is not None
 
 

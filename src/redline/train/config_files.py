@@ -26,6 +26,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from redline.algos.registry import algorithm_label, declaration
@@ -173,6 +174,7 @@ def config_of(
     algorithm: str | type[Algorithm] | None = None,
     preset: str | None = None,
     for_help: bool = False,
+    options: Mapping[str, Any] = MappingProxyType({}),
     **overrides: Any,
 ) -> RunConfig:
     """The config that given settings and the caller's own make; the caller's win.
@@ -182,6 +184,8 @@ def config_of(
         algorithm: the caller's; None: the given one.
         preset: likewise.
         for_help: whether a built-in algorithm's outline will do, which needs no torch.
+        options: what the caller lays over the config later: a preset's values that follow
+            it are left out.
         **overrides: further settings of the caller's, by their flat names.
 
     Raises:
@@ -197,7 +201,7 @@ def config_of(
     said = declaration(chosen, for_help=for_help)
     settings = {**given.settings, **overrides}
     begin = preset or given.preset or "auto"
-    config = preset_config(said, str(settings.get("env") or ""), begin)
+    config = preset_config(said, str(settings.get("env") or ""), begin, {**settings, **options})
     if mistakes := config.mistakes(settings):
         raise ConfigError(_listed(given.source, mistakes))
     return config.replace(**settings)
@@ -213,7 +217,8 @@ def setting_mistakes(algorithm: str, settings: Mapping[str, Any]) -> list[str]:
     try:
         given = given_settings({"algorithm": algorithm, **settings})
         said = declaration(algorithm)
-        config = preset_config(said, str(given.settings.get("env") or ""), given.preset or "auto")
+        env, preset = str(given.settings.get("env") or ""), given.preset or "auto"
+        config = preset_config(said, env, preset, given.settings)
     except ConfigError as error:
         return [str(error)]
     return config.mistakes(given.settings)

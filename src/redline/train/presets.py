@@ -1,6 +1,7 @@
 """Which named hyperparameters a run starts from.
 
-`--preset NAME` starts from one of the algorithm's own sets; options given beside it win.
+`--preset NAME` starts from one of the algorithm's own sets; options given beside it win. What a set
+holds only because of another of its settings goes when that one is given anew: see `_DERIVED`.
 `--preset auto` looks the environment up in `FAMILIES`; `--preset default` takes the plain
 defaults. The sets stand with the algorithms (`algos/presets/`, or a class's `presets`).
 """
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from numbers import Number
+from types import MappingProxyType
 from typing import Any
 
 from redline.algos.registry import Declaration, declaration
@@ -51,6 +54,43 @@ _PARENTS = {
 """The family that a more special one falls back to, where an algorithm has no preset for it."""
 
 
+def _any_value(before: Any, given: Any) -> bool:
+    del before, given
+    return True
+
+
+def _another(before: Any, given: Any) -> bool:
+    # What is of no such type is refused later, by its name.
+    return isinstance(given, (Number, str)) and given != before
+
+
+def _another_core(before: Any, given: Any) -> bool:
+    return given != "none" and _another(before, given)
+
+
+def _whole_copies(before: Any, given: Any) -> bool:
+    return given == 1.0 and _another(before, given)
+
+
+_DERIVED: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+    ("actor_learning_rate", "learning_rate", _any_value),
+    ("critic_learning_rate", "learning_rate", _any_value),
+    ("alpha_learning_rate", "learning_rate", _any_value),
+    ("num_minibatches", "num_envs", _another),
+    ("num_minibatches", "rollout_length", _another),
+    ("num_minibatches", "core", _another_core),
+    ("tau", "target_update_interval", _another),
+    ("target_update_interval", "tau", _whole_copies),
+)
+"""(setting, what a preset chose it for, which values of that, beside the preset's, end it).
+
+Such a setting of a preset goes back to its plain default, unless it is given as well.
+"""
+
+COUPLED = frozenset(name for setting, chosen_for, _ in _DERIVED for name in (setting, chosen_for))
+"""Settings of which `preset_config` must know whether they are given."""
+
+
 def family(env: str) -> str:
     """The family of an environment's id; "default" if it belongs to none."""
     for pattern, name in FAMILIES:
@@ -59,13 +99,19 @@ def family(env: str) -> str:
     return "default"
 
 
-def preset_config(algorithm: str | Declaration, env: str, preset: str) -> RunConfig:
+def preset_config(
+    algorithm: str | Declaration,
+    env: str,
+    preset: str,
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> RunConfig:
     """The config that a preset gives, to change options of.
 
     Args:
         algorithm: its name, or what it says of itself.
         env: id of the environment; "" if it has none.
         preset: a name in the algorithm's `presets` or `variants`, "auto" or "default".
+        given: settings that are to be laid over it, which end what follows them; not checked here.
 
     Raises:
         UnknownNameError: if there is no such preset.
@@ -88,7 +134,7 @@ def preset_config(algorithm: str | Declaration, env: str, preset: str) -> RunCon
         own = _family_with_preset(known, env)
         needed = algorithm.variant_presets.get((preset, own), {})
         changes = {**known.get(own, {}), **variants[preset], **needed}
-        return plain.replace(**changes, preset=preset)
+        return _laid_over(plain, changes, given).replace(preset=preset)
     name = _family_with_preset(known, env) if preset == "auto" else preset
     if name == "default":
         return plain.replace(preset=name)
@@ -100,7 +146,30 @@ def preset_config(algorithm: str | Declaration, env: str, preset: str) -> RunCon
             f"{algorithm.name} has no preset {preset!r}{hint}. Choose one of: auto, default, "
             f"{', '.join(choices)}."
         )
-    return plain.replace(**known[name], preset=name)
+    return _laid_over(plain, known[name], given).replace(preset=name)
+
+
+def _laid_over(
+    plain: RunConfig, settings: Mapping[str, Any], given: Mapping[str, Any]
+) -> RunConfig:
+    """The plain defaults with a preset's settings, less those that `given` ends."""
+    whole = plain.replace(**settings)
+    ended = {
+        setting
+        for setting, chosen_for, ends in _DERIVED
+        if setting in settings
+        and setting not in given
+        and chosen_for in given
+        and ends(_value(whole, chosen_for), given[chosen_for])
+    }
+    if not ended:
+        return whole
+    return plain.replace(**{n: value for n, value in settings.items() if n not in ended})
+
+
+def _value(config: RunConfig, name: str) -> Any:
+    """The value of a setting; None where the algorithm has none of that name."""
+    return getattr(config.policy if name == "core" else config.algo, name, None)
 
 
 def _family_with_preset(known: Mapping[str, Mapping[str, Any]], env: str) -> str:

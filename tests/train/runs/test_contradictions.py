@@ -37,6 +37,10 @@ SMALL: dict[str, Any] = {"total_env_steps": 64, "quiet": True, "tensorboard": Fa
          "checkpoint_interval=9 is longer than checkpoint_gap=8"),
         ("r2d1", "redline/TMaze-v1", {"burn_in": 100, "sequence_length": 10},
          "burn_in=100 is longer than sequence_length=10"),
+        ("ppo", "CartPole-v1", {"num_envs": 2, "rollout_length": 8, "num_minibatches": 16},
+         "num_envs=2 \\* rollout_length=8 in num_minibatches=16 leaves one row to each"),
+        ("appo", "CartPole-v1", {"num_envs": 4, "rollout_length": 1, "core": "lstm"},
+         "num_minibatches=4 leaves one row"),
         ("ppo", "CartPole-v1", {"preset": "atari"}, "preset='atari' is for environments with im"),
         ("dqn", "CartPole-v1", {"preset": "minatar", "learning_starts": 8, "replay_size": 1000,
          "target_update_interval": 1}, "preset='minatar' is for environments with images"),
@@ -48,6 +52,13 @@ def test_contradictions_are_refused_before_work(
     with pytest.raises(ConfigError, match=said):
         redline.train(algorithm, env=env, out=tmp_path / "run", **SMALL | settings)
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_single_rows_are_learned_from_where_advantages_are_not_normalized(tmp_path: Path) -> None:
+    one = {"num_envs": 1, "rollout_length": 4, "num_minibatches": 4, "normalize_advantage": False}
+    settings = SMALL | one | {"total_env_steps": 8, "num_epochs": 1}
+    run = redline.train("ppo", env="CartPole-v1", out=tmp_path / "run", **settings)
+    assert run.inspect()["optimizer_steps"] == 8
 
 
 def test_a_resumed_run_is_not_asked_for_what_it_cannot_reach(tmp_path: Path) -> None:

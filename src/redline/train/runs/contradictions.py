@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from redline.algos.config import OffPolicyConfig
+from redline.algos.ppo import PPOConfig
 from redline.envs import VecEnv
 from redline.errors import ConfigError
 from redline.models import image_shape, leaf_spaces
@@ -35,6 +36,20 @@ def refuse_contradictions(config: RunConfig) -> None:
         raise ConfigError(
             f"burn_in={burn_in} is longer than sequence_length={length}: more rows would only "
             f"warm up the recurrent state than are learned from. Use a burn_in of at most {length}."
+        )
+    if isinstance(algo, PPOConfig) and algo.normalize_advantage:
+        _refuse_single_rows(algo, recurrent=config.policy.core != "none")
+
+
+def _refuse_single_rows(algo: PPOConfig, *, recurrent: bool) -> None:
+    """Refuse minibatches whose only advantage is its own mean, so that it becomes 0."""
+    parts = algo.minibatches(recurrent=recurrent)
+    if algo.num_envs * algo.rollout_length == parts:
+        raise ConfigError(
+            f"num_envs={algo.num_envs} * rollout_length={algo.rollout_length} in "
+            f"num_minibatches={parts} leaves one row to each minibatch, whose advantage is 0 once "
+            f"it is normalized, so that the policy would never learn. Use fewer minibatches or "
+            f"longer rollouts, or normalize_advantage=False."
         )
 
 
