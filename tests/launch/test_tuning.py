@@ -365,6 +365,57 @@ def test_default_spaces_follow_the_algorithm() -> None:
     assert isinstance(space["batch_size"], Choice)
 
 
+SEARCHED_DQN: dict[str, Any] = {
+    "algorithm": "dqn", "base": {"env": "CartPole-v1", "total_env_steps": 5_000}, "trials": 6,
+    "sampler": "random", "pruner": "none",
+}  # fmt: skip
+
+
+def test_batch_sizes_are_searched_at_equal_updates_per_env_step(tmp_path: Path) -> None:
+    """The preset's 32 / 128 are 0.25; with a ratio of 32, batches of 32 had one per env_step."""
+    places = Played()
+    found = tune(SEARCHED_DQN, out=tmp_path, places=lambda launch: places)
+    tried = [order["settings"] for order in places.ordered]
+    assert len({each["batch_size"] for each in tried}) > 1
+    for each in tried:
+        assert each["replay_ratio"] == 0.25 * each["batch_size"]
+    assert "replay_ratio" not in found.best_params
+    assert found.best_file is not None
+    best: Any = config_of(given_settings(found.best_file)).algo
+    assert best.batch_size == found.best_params["batch_size"]
+    assert best.replay_ratio == 0.25 * best.batch_size
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base": {**SEARCHED_DQN["base"], "replay_ratio": 16.0}},
+        {"base": {**SEARCHED_DQN["base"], "batch_size": 64}},
+        {"search": {"batch_size": [32, 64], "learning_rate": [1e-3]}},
+    ],
+)
+def test_ratios_and_batch_sizes_that_are_said_stay(changes: dict[str, Any]) -> None:
+    plan = plan_from({**SEARCHED_DQN, **changes}, "x")
+    drawn = {"learning_rate": 1e-3, "batch_size": plan.base.get("batch_size", 32)}
+    ratio = plan.base.get("replay_ratio")
+    assert plan.settings(drawn).get("replay_ratio") == ratio
+
+
+def test_a_search_of_an_earlier_version_keeps_its_ratio(tmp_path: Path) -> None:
+    """Its trials had the same ratio with every batch size; others would compare with nothing."""
+    with pytest.raises(KeyboardInterrupt):
+        tune(SEARCHED_DQN, out=tmp_path, places=lambda launch: Played(stop_after=1))
+    storage = f"sqlite:///{tmp_path / DATABASE}"
+    optuna.delete_study(study_name="redline", storage=storage)
+    study = optuna.create_study(study_name="redline", storage=storage, direction="maximize")
+    study.set_user_attr("tuners", 1)
+    places = Played()
+    found = tune(resume=tmp_path, places=lambda launch: places)
+    assert not any("replay_ratio" in order["settings"] for order in places.ordered)
+    assert found.best_file is not None
+    assert "replay_ratio" not in yaml.safe_load(found.best_file.read_text())
+
+
 class OwnSAC(SAC):
     name = "own-sac"
 

@@ -151,7 +151,8 @@ class OffPolicyConfig:
     rollout_length: int = 1
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int = 256
-    """Transitions (or sequences) per update."""
+    """Transitions (or sequences) per update. A smaller batch makes more updates: per env_step
+    there are replay_ratio / samples per update."""
     gamma: float = 0.99
     """Discount per env_step, in [0, 1]."""
     n_step: int = 1

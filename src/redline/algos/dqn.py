@@ -87,7 +87,8 @@ class DQNConfig(QLearningConfig):
     }
 
     batch_size: int = 64
-    """Transitions per update."""
+    """Transitions per update. A smaller batch makes more updates: replay_ratio / batch_size per
+    env_step."""
     rollout_length: int = 4
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     replay_ratio: float = 32.0

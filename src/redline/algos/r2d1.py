@@ -91,7 +91,8 @@ class R2D1Config(QLearningConfig):
     rollout_length: int = 20
     """T, env_steps per environment per iteration; a divisor of state_interval."""
     batch_size: int = 32
-    """Sequences per update."""
+    """Sequences per update. A smaller batch makes more updates: per env_step there are
+    replay_ratio / (batch_size * sequence_length)."""
     gamma: float = 0.997
     """Discount per env_step, in [0, 1]."""
     n_step: int = 5

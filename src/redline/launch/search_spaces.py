@@ -112,6 +112,23 @@ def default_space(config: Any) -> dict[str, Span | Choice]:
     return {name: span for name, span in _DEFAULTS.items() if name in own}
 
 
+def updates_kept(config: Any, space: SearchSpace, base: Mapping[str, Any]) -> dict[str, float]:
+    """What a default space keeps in proportion to the batch size: setting -> its multiple of that.
+
+    Updates per env_step are replay_ratio / batch_size. With a ratio that stays, a search among
+    batch sizes is one among numbers of updates: the smallest wins for having the most.
+
+    Args:
+        config: the algorithm's hyperparameters, as every trial starts with them.
+        space: what is searched.
+        base: settings that the caller gave for every trial.
+    """
+    name = "replay_ratio"
+    if "batch_size" not in space or name in base or not hasattr(config, name):
+        return {}
+    return {name: config.replay_ratio / config.batch_size}
+
+
 def _not_searched_of_target(own: set[str], config: Any) -> set[str]:
     """Which of the two settings that say how fast a target network follows is not searched.
 

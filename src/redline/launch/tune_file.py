@@ -32,7 +32,7 @@ from redline.launch.checking import (
     starting_config,
     value_of,
 )
-from redline.launch.search_spaces import SearchSpace, default_space, space_from
+from redline.launch.search_spaces import SearchSpace, default_space, space_from, updates_kept
 from redline.launch.sweep_file import refuse, unknown_keys
 from redline.launch.variants import Variant
 from redline.plain_text import shown
@@ -61,6 +61,7 @@ class TunePlan:
         algorithm: its name, or module:Name.
         base: settings of every trial.
         space: what is drawn for each.
+        scaled: setting -> its multiple of the batch size that is drawn.
         trials: how many in all.
         pruner: median, hyperband or none.
         sampler: tpe or random.
@@ -72,12 +73,18 @@ class TunePlan:
     algorithm: str
     base: Mapping[str, Any]
     space: SearchSpace
+    scaled: Mapping[str, float] = dataclasses.field(default_factory=dict)
     trials: int = 30
     pruner: str = "median"
     sampler: str = "tpe"
     seed: int = 1
     score: str = "area"
     launch: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def settings(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a trial, by what was drawn for it."""
+        scaled = {n: times * drawn["batch_size"] for n, times in self.scaled.items()}
+        return {**self.base, **drawn, **scaled}
 
 
 def plan_from(data: Mapping[str, Any], source: str, *, is_new: bool = True) -> TunePlan:
@@ -113,12 +120,15 @@ def plan_from(data: Mapping[str, Any], source: str, *, is_new: bool = True) -> T
             mistakes += search_mistakes(algorithm, base, space)
     refuse(mistakes, source)
     name = str(algorithm)
+    scaled: dict[str, float] = {}
     if not space:
-        space = default_space(starting_config(name, base).algo)
-        space = {key: span for key, span in space.items() if key not in base}
+        algo = starting_config(name, base).algo
+        space = {key: span for key, span in default_space(algo).items() if key not in base}
+        scaled = updates_kept(algo, space, base)
     plain = ("trials", "pruner", "sampler", "seed", "score")
     given = {key: data[key] for key in plain if key in data}
-    return TunePlan(**given, algorithm=name, base=base, space=space, launch=parts["launch"])
+    said = {"base": base, "space": space, "scaled": scaled, "launch": parts["launch"]}
+    return TunePlan(**given, **said, algorithm=name)
 
 
 NO_RETRIES = (

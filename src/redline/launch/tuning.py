@@ -57,7 +57,9 @@ from redline.train.progress.curves import load_progress
 DATABASE = "study.sqlite"
 
 _STEPS = 100  # in which a trial reports: hundredths of its run
-_REPORTS_STEPS = "reports_steps"  # attribute of a study; those of earlier versions lack it
+# Attributes of a study; those of earlier versions lack them, and go on as they were.
+_REPORTS_STEPS = "reports_steps"
+_KEEPS_UPDATES = "keeps_updates"
 _POLL_S = 0.2
 _GRACE_S = 60.0
 _MAKING, _MAKING_S = "making.lock", 60.0
@@ -138,6 +140,8 @@ def tune(
     kept = functools.partial(keep_plan, folder, data, trials=plan.trials, launch=launch)
     with _tuner(folder) as own, _named_errors(folder, storage):
         study = _study(folder, plan, storage, kept)
+        if not study.user_attrs.get(_KEEPS_UPDATES):
+            plan = dataclasses.replace(plan, scaled={})
         search = _Search(study, plan, folder, where, own, say, confirmed)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
@@ -243,6 +247,7 @@ def _study(folder: Path, plan: TunePlan, storage: str | None, keep: Callable[...
         study.set_user_attr("tuners", before + 1)
         if before == 0:
             study.set_user_attr(_REPORTS_STEPS, True)
+            study.set_user_attr(_KEEPS_UPDATES, True)
     study.sampler = samplers[plan.sampler](plan.seed + before)
     return study
 
@@ -338,7 +343,7 @@ class _Search:
                 break
             known = self._study.trials[trial.number].intermediate_values
             reported = max(known, default=-1)
-            settings = {**self._plan.base, **trial.params}
+            settings = self._plan.settings(trial.params)
             self._confirmed.require(f"trial {trial.number}", self._plan.algorithm, settings)
             order = self._order(trial.number, settings)
             run_dir = _run_dir(self._folder, trial.number, order)
@@ -530,7 +535,7 @@ def _finished(
     best_file = None
     if complete:
         # Trained with on Redline's advice, so held to what a trial is held to.
-        best = {**plan.base, **study.best_params}
+        best = plan.settings(study.best_params)
         confirmed.require(f"trial {study.best_trial.number}", plan.algorithm, best)
         best_file = _write_best(study, plan, folder)
         _draw(study, folder, complete)
@@ -556,7 +561,7 @@ def _write_best(study: Any, plan: TunePlan, folder: Path) -> Path:
     import yaml
 
     path = folder / "best.yaml"
-    said = {"algorithm": plan.algorithm, **plan.base, **study.best_params}
+    said = {"algorithm": plan.algorithm, **plan.settings(study.best_params)}
     text = (
         f"# Trial {study.best_trial.number}: {plan.score} of return_mean {study.best_value:.6g}\n"
     )

@@ -427,7 +427,8 @@ class DQNOptions(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int
-    """Transitions per update."""
+    """Transitions per update. A smaller batch makes more updates: replay_ratio / batch_size per
+    env_step."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
@@ -523,7 +524,8 @@ class R2D1Options(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; a divisor of state_interval."""
     batch_size: int
-    """Sequences per update."""
+    """Sequences per update. A smaller batch makes more updates: per env_step there are
+    replay_ratio / (batch_size * sequence_length)."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
@@ -611,7 +613,8 @@ class DDPGOptions(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int
-    """Transitions (or sequences) per update."""
+    """Transitions (or sequences) per update. A smaller batch makes more updates: per env_step
+    there are replay_ratio / samples per update."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
@@ -669,7 +672,8 @@ class TD3Options(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int
-    """Transitions (or sequences) per update."""
+    """Transitions (or sequences) per update. A smaller batch makes more updates: per env_step
+    there are replay_ratio / samples per update."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
@@ -734,7 +738,8 @@ class SACOptions(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int
-    """Transitions (or sequences) per update."""
+    """Transitions (or sequences) per update. A smaller batch makes more updates: per env_step
+    there are replay_ratio / samples per update."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
@@ -821,7 +826,8 @@ class TQCOptions(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int
-    """Transitions (or sequences) per update."""
+    """Transitions (or sequences) per update. A smaller batch makes more updates: per env_step
+    there are replay_ratio / samples per update."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
@@ -913,7 +919,8 @@ class CROSSQOptions(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int
-    """Transitions (or sequences) per update."""
+    """Transitions (or sequences) per update. A smaller batch makes more updates: per env_step
+    there are replay_ratio / samples per update."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
@@ -1008,7 +1015,8 @@ class DIAYNOptions(RunOptions, total=False):
     rollout_length: int
     """T, env_steps per environment per iteration; the iteration's updates follow."""
     batch_size: int
-    """Transitions (or sequences) per update."""
+    """Transitions (or sequences) per update. A smaller batch makes more updates: per env_step
+    there are replay_ratio / samples per update."""
     gamma: float
     """Discount per env_step, in [0, 1]."""
     n_step: int
