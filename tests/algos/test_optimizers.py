@@ -140,6 +140,17 @@ def test_rmsprop_takes_the_gradients_there_are_and_goes_on_from_its_state() -> N
     assert not any(t.any() for moments in other.state_dict().values() for t in moments.values())
 
 
+@pytest.mark.parametrize(("left", "taken"), [(Adam, RMSprop), (RMSprop, Adam)])
+def test_another_optimizers_state_counts_as_empty(
+    left: type[Adam | RMSprop], taken: type[Adam | RMSprop]
+) -> None:
+    one, other = left(parameters(), 1e-2), taken(parameters(), 1e-2)
+    take_step(one, random_grads(0))
+    take_step(other, random_grads(1))
+    other.load_state_dict(one.state_dict())
+    assert not any(t.any() for moments in other.state_dict().values() for t in moments.values())
+
+
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])
 def test_a_state_of_torchs_optimizers_goes_on(name: str) -> None:
     """Checkpoints of A2C and REINFORCE once held such."""

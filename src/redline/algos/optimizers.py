@@ -75,7 +75,10 @@ class Optimizer(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state_dict` gave, in place; an empty state is that before any step."""
+        """Take back what `state_dict` gave, in place; an empty state is that before any step.
+
+        What another kind of optimizer left is none of its own, and counts as empty.
+        """
 
     def _with_gradient(self) -> tuple[Sequence[int], list[Tensor]]:
         """Numbers of the parameters that have a gradient, and those gradients."""
@@ -316,11 +319,8 @@ class RMSprop(Optimizer):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` gave, in place; an empty state is that before any step."""
         for i, square in enumerate(self.square):
-            saved = state.get(str(i))
-            if saved is None:
-                square.zero_()
-            else:
-                square.copy_(saved["square_avg"])
+            saved = state.get(str(i), {}).get("square_avg")
+            square.zero_() if saved is None else square.copy_(saved)
 
 
 @torch.no_grad()

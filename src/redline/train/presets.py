@@ -72,10 +72,11 @@ def _whole_copies(before: Any, given: Any) -> bool:
     return given == 1.0 and _another(before, given)
 
 
+OWN_LEARNING_RATES = ("actor_learning_rate", "critic_learning_rate", "alpha_learning_rate")
+"""Settings of single optimizers, which follow `learning_rate` where they are None."""
+
 _DERIVED: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
-    ("actor_learning_rate", "learning_rate", _any_value),
-    ("critic_learning_rate", "learning_rate", _any_value),
-    ("alpha_learning_rate", "learning_rate", _any_value),
+    *((name, "learning_rate", _any_value) for name in OWN_LEARNING_RATES),
     ("num_minibatches", "num_envs", _another),
     ("num_minibatches", "rollout_length", _another),
     ("num_minibatches", "core", _another_core),

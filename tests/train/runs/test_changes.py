@@ -9,7 +9,7 @@ import pytest
 from redline.errors import ConfigError
 from redline.train.config_files import GivenSettings, config_of
 from redline.train.runs import changes
-from redline.train.runs.changes import changed_config, differences
+from redline.train.runs.changes import changed_config, differences, told_of_changes
 from redline.train.settings import RunConfig
 
 
@@ -102,3 +102,32 @@ def test_what_saved_outputs_mean_stays(
     before = config_of(GivenSettings(), algorithm=algorithm, env="CartPole-v1", **of_the_run)
     with pytest.raises(ConfigError, match=f"^{', '.join(sorted(new))} cannot be changed"):
         changed_config(before, new)
+
+
+def told(before: RunConfig, **new: Any) -> list[str]:
+    return told_of_changes(before, changed_config(before, new), new)
+
+
+def test_rates_of_their_own_that_stay_are_named() -> None:
+    """SAC's preset has 1e-3 for critics and temperature."""
+    sac = config_of(GivenSettings(), algorithm="sac", env="HalfCheetah-v5")
+    assert told(sac, learning_rate=1e-4) == [
+        "learning_rate=0.0001 does not change critic_learning_rate=0.001 and "
+        "alpha_learning_rate=0.001, which the run has of its own. Set them, too, if they are meant."
+    ]
+    one = told(sac, learning_rate=1e-4, critic_learning_rate=1e-4)
+    assert "change alpha_learning_rate=0.001, which" in one[0]
+    rates = ("learning_rate", "critic_learning_rate", "alpha_learning_rate")
+    assert told(sac, **dict.fromkeys(rates, 1e-4)) == []
+    assert told(sac, gamma=0.9) == []
+    assert told(config(), learning_rate=1e-4) == []
+
+
+def test_what_begins_anew_is_named() -> None:
+    a2c = config_of(GivenSettings(), algorithm="a2c", env="Blackjack-v1")
+    assert told(a2c, optimizer="adam") == [
+        "adam begins with averages of its own, which rmsprop did not keep."
+    ]
+    assert "statistics that scale rewards begin anew" in told(a2c, scale_reward=True)[0]
+    scaled = config_of(GivenSettings(), algorithm="a2c", env="Blackjack-v1", scale_reward=True)
+    assert told(scaled, scale_reward=False) == []

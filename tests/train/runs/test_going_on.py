@@ -207,3 +207,29 @@ def test_native_games_go_on_with_noise_of_another_color(
         resume=run.out, total_env_steps=320, set={"noise_color": after}, quiet=True
     )
     assert again.inspect()["env_steps"] == 320
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "before", "after", "said"),
+    [
+        ("ppo", {"num_epochs": 1}, "scale_reward=True", "statistics that scale rewards begin anew"),
+        ("a2c", {"optimizer": "adam"}, "optimizer=rmsprop", "which adam did not keep"),
+        ("a2c", {"optimizer": "rmsprop"}, "optimizer=adam", "which rmsprop did not keep"),
+        ("a2c", {"scale_reward": True}, "scale_reward=False", "scale_reward: True -> False"),
+    ],
+)
+def test_what_the_checkpoint_lacks_begins_anew(
+    algorithm: str,
+    before: dict[str, Any],
+    after: str,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each ended in a TypeError or KeyError that sent the user for another config.json."""
+    run = small(tmp_path / "run", algorithm=algorithm, total_env_steps=256, **before)
+    longer = ["--total-env-steps", "512", "--quiet"]
+    assert main(["train", "--resume", str(run.out), "--set", after, *longer]) == 0
+    assert said in " ".join(capsys.readouterr().err.split())
+    again = redline.train(resume=run.out, total_env_steps=768, quiet=True)
+    assert again.inspect()["env_steps"] == 768

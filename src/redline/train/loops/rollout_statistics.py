@@ -76,6 +76,7 @@ class RolloutStatistics:
         return {"reward_scaler": None if self._scaler is None else self._scaler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
-        if self._scaler is not None:
-            self._scaler.load_state_dict(state["reward_scaler"])
+        """Go on from what `state_dict` gave; statistics that it lacks begin anew."""
+        saved = state["reward_scaler"]
+        if self._scaler is not None and saved is not None:  # None: rewards were not scaled then
+            self._scaler.load_state_dict(saved)

@@ -9,6 +9,7 @@ from typing import Any
 from redline.devices import choose_device, kind_of_name, require_device
 from redline.engines.engine import ASKED_FOR
 from redline.errors import ConfigError
+from redline.train.presets import OWN_LEARNING_RATES
 from redline.train.runs.placing import DEVICE_SETTINGS, PLACING_SETTINGS
 from redline.train.setting_names import OF_THE_RUN
 from redline.train.settings import RunConfig
@@ -98,6 +99,36 @@ def changed_config(
             f"on it. Begin a new run with it, from these weights: --init-from RUN."
         )
     return new
+
+
+def told_of_changes(before: RunConfig, after: RunConfig, given: Mapping[str, Any]) -> list[str]:
+    """What new settings bring about beside what they say, one sentence each.
+
+    Args:
+        before: the run's settings.
+        after: those that it goes on with.
+        given: the settings that the caller gave.
+    """
+    changed = differences(before, after)
+    found: list[str] = []
+    if "learning_rate" in changed:
+        own = {n: getattr(after.algo, n, None) for n in OWN_LEARNING_RATES if n not in given}
+        stay = [f"{name}={rate:g}" for name, rate in own.items() if rate is not None]
+        if stay:
+            found.append(
+                f"learning_rate={changed['learning_rate'][1]:g} does not change "
+                f"{' and '.join(stay)}, which the run has of its own. Set them, too, if they are "
+                f"meant."
+            )
+    if "optimizer" in changed:
+        old, new = changed["optimizer"]
+        found.append(f"{new} begins with averages of its own, which {old} did not keep.")
+    if changed.get("scale_reward") == (False, True):
+        found.append(
+            "the statistics that scale rewards begin anew, and the value learns rewards of "
+            "another size from here on."
+        )
+    return found
 
 
 def _with_devices_found(changes: Mapping[str, Any]) -> dict[str, Any]:

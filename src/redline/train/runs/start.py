@@ -35,7 +35,7 @@ from redline.train.loops.callback_calls import callback_label, callbacks_given
 from redline.train.loops.saved_progress import require_sound_metadata
 from redline.train.progress.console import Console
 from redline.train.ranks import ALONE, Ranks, joined_ranks
-from redline.train.runs.changes import changed_config, differences
+from redline.train.runs.changes import changed_config, differences, told_of_changes
 from redline.train.runs.contradictions import (
     checkpointed_in_time,
     evaluated_in_time,
@@ -327,11 +327,7 @@ def _gone_on(
     changed = differences(before, config)
     given = dataclasses.replace(given, changed=frozenset(changed))
     if changed:
-        told = ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
-        console.warning(
-            f"goes on with other settings ({told}). From here on the run is no longer the one that "
-            f"its first settings give to the bit; {HISTORY_FILE} says so."
-        )
+        _tell_of_changes(before, config, changes or {}, console)
     config = config.replace(total_env_steps=total, quiet=quiet)
     if "eval_interval" in changed:
         evaluated_in_time(config, changed)
@@ -528,6 +524,19 @@ def check_updates(config: RunConfig) -> None:
                 f"{name}={interval} updates: {arithmetic}, {updates:.0f} in all. Train longer, or "
                 f"give a smaller {name} or learning_starts, or a larger replay_ratio."
             )
+
+
+def _tell_of_changes(
+    before: RunConfig, config: RunConfig, given: Mapping[str, Any], console: Console
+) -> None:
+    changed = differences(before, config)
+    told = ", ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
+    console.warning(
+        f"goes on with other settings ({told}). From here on the run is no longer the one that "
+        f"its first settings give to the bit; {HISTORY_FILE} says so."
+    )
+    for sentence in told_of_changes(before, config, given):
+        console.warning(sentence)
 
 
 def _stretched_schedules(
