@@ -55,8 +55,10 @@ def test_contradictions_are_refused_before_work(
 
 
 def test_single_rows_are_learned_from_where_advantages_are_not_normalized(tmp_path: Path) -> None:
-    one = {"num_envs": 1, "rollout_length": 4, "num_minibatches": 4, "normalize_advantage": False}
-    settings = SMALL | one | {"total_env_steps": 8, "num_epochs": 1}
+    one: dict[str, Any] = {"num_envs": 1, "rollout_length": 4, "num_minibatches": 4}
+    settings: dict[str, Any] = (
+        SMALL | one | {"normalize_advantage": False, "total_env_steps": 8, "num_epochs": 1}
+    )
     run = redline.train("ppo", env="CartPole-v1", out=tmp_path / "run", **settings)
     assert run.inspect()["optimizer_steps"] == 8
 
