@@ -142,6 +142,11 @@ def test_help_shows_the_defaults_in_force(capsys: pytest.CaptureFixture[str]) ->
     assert "in [0, 1]. [0.5]" in shown
 
 
+def test_the_arguments_of_the_environment_choose_the_preset() -> None:
+    words = ["sac", "--env", "LunarLander-v3", "--env-kwargs", '{"continuous": true}']
+    assert parse_train_arguments(words).run.preset == "lunarlandercontinuous"
+
+
 def test_presets_are_listed_with_what_each_sets(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets", "ppo"]) == 0
     printed = capsys.readouterr().out
@@ -152,6 +157,30 @@ def test_presets_are_listed_with_what_each_sets(capsys: pytest.CaptureFixture[st
     assert "on top of the environment's preset" in capsys.readouterr().out
     assert main(["presets", "dqn", "nope"]) == 2
     assert main(["presets", "nope"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "preset", "taken"),
+    [
+        ("sac", "mujoco", {"HalfCheetah", "Hopper"}),  # Swimmer has one of its own
+        ("tqc", "mujoco", {"HalfCheetah"}),
+        ("tqc", "hopper", {"Hopper"}),
+        ("ppo", "lunarlander", {"LunarLander", "LunarLanderContinuous"}),
+        (
+            *("a2c", "lunarlandercontinuous"),
+            {"LunarLanderContinuous", "LunarLander with continuous=true"},
+        ),
+        ("crossq", "bipedalwalker", {"BipedalWalker", "BipedalWalkerHardcore"}),
+        ("sac", "bipedalwalker", {"BipedalWalker"}),
+    ],
+)
+def test_presets_name_the_environments_that_fall_back_to_them(
+    algorithm: str, preset: str, taken: set[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["presets", algorithm, preset]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    _, _, ids = first.removesuffix(")").partition(" (taken for ")
+    assert {each for each in ids.split(", ") if not each.startswith("(Walker2d|Ant")} == taken
 
 
 def test_every_preset_has_a_source_and_stands_on_its_algorithm_s_page() -> None:

@@ -158,6 +158,69 @@ def test_auto_takes_the_preset_of_the_environments_family() -> None:
 
 
 @pytest.mark.parametrize(
+    ("env", "env_kwargs", "expected"),
+    [
+        ("LunarLander-v3", {"continuous": True}, "lunarlandercontinuous"),
+        ("LunarLander-v3", '{"continuous": true}', "lunarlandercontinuous"),
+        ("LunarLander-v3", {"continuous": False, "gravity": -5.0}, "lunarlander"),
+        ("LunarLanderContinuous-v3", {"continuous": False}, "lunarlander"),
+        ("LunarLanderContinuous-v3", {"gravity": -5.0}, "lunarlandercontinuous"),
+        ("BipedalWalker-v3", {"hardcore": True}, "bipedalwalkerhardcore"),
+        ("CartPole-v1", {"continuous": True, "hardcore": True}, "cartpole"),
+        ("LunarLander-v3", "{", "lunarlander"),
+    ],
+)
+def test_auto_looks_at_the_arguments_of_the_environment(
+    env: str, env_kwargs: Any, expected: str
+) -> None:
+    """Gymnasium makes these environments by their arguments as well as by an id."""
+    assert family(env, env_kwargs) == expected
+    assert preset_config("a2c", env, "auto", env_kwargs).run.preset == expected
+
+
+def test_the_family_of_an_id_with_its_module_is_that_of_the_id() -> None:
+    assert family("ale_py:ALE/Pong-v5") == "atari"
+    assert family("my_envs:HalfCheetah-v5") == "halfcheetah"
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "wanted"),
+    [
+        # RL Baselines3 Zoo, BipedalWalkerHardcore-v3
+        ("sac", {"learning_rate": 7.3e-4, "tau": 0.01, "alpha": 0.005, "total_env_steps": 10**7}),
+        ("tqc", {"learning_rate": 7.3e-4, "tau": 0.01, "alpha": None, "total_env_steps": 2 * 10**6,
+                 "num_critics": 2}),
+        ("td3", {"learning_rate": 7e-4, "tau": 0.005, "total_env_steps": 10**7}),
+        ("ddpg", {"learning_rate": 7e-4, "tau": 0.005, "total_env_steps": 10**7}),
+        ("ppo", {"learning_rate": 2.5e-4, "clip_range": 0.2, "clip_range_schedule": "linear",
+                 "entropy_coef": 0.001, "gae_lambda": 0.95, "num_envs": 16, "rollout_length": 2_048,
+                 "num_epochs": 10, "total_env_steps": 10**8}),
+        ("a2c", {"learning_rate": 8e-4, "entropy_coef": 0.001, "gae_lambda": 0.9, "num_envs": 32,
+                 "rollout_length": 8, "value_coef": 2 * 0.4, "total_env_steps": 2 * 10**8}),
+    ],
+)  # fmt: skip
+def test_the_hardcore_walker_has_the_zoos_tuning(algorithm: str, wanted: dict[str, Any]) -> None:
+    parts = preset_config(algorithm, "BipedalWalkerHardcore-v3", "auto").to_json()
+    values = parts["run"] | parts["policy"] | parts["algo"]
+
+    assert values["preset"] == "bipedalwalkerhardcore"
+    assert (values["gamma"], values["learning_rate_schedule"]) == (0.99, "linear")
+    assert {name: values[name] for name in wanted} == wanted
+    if algorithm in ("ppo", "a2c"):
+        assert values["normalize_obs"]
+        assert values["scale_reward"]
+    else:
+        assert (values["batch_size"], values["replay_ratio"]) == (256, 256.0)
+        assert (values["replay_size"], values["learning_starts"]) == (1_000_000, 10_000)
+        assert list(values["hidden_sizes"]) == [400, 300]
+
+
+def test_without_a_tuning_of_its_own_the_hardcore_walker_has_the_walkers() -> None:
+    made = preset_config("crossq", "BipedalWalkerHardcore-v3", "auto")
+    assert made.run.preset == "bipedalwalker"
+
+
+@pytest.mark.parametrize(
     ("env", "dropped"),
     [("LunarLanderContinuous-v3", 2), ("HalfCheetah-v5", 2), ("Hopper-v5", 5), ("Pendulum-v1", 2)],
 )
@@ -175,6 +238,7 @@ def test_tqc_has_the_zoos_critics(env: str, dropped: int) -> None:
         # RL Baselines3 Zoo: batch_size; n_epochs / batch_size, or gradient_steps / train_freq
         ("ppo", "LunarLander-v3", 64, 4 / 64),
         ("ppo", "BipedalWalker-v3", 64, 10 / 64),
+        ("ppo", "BipedalWalkerHardcore-v3", 64, 10 / 64),
         ("ppo", "Acrobot-v1", 64, 4 / 64),
         ("ppo", "MountainCar-v0", 64, 4 / 64),
         ("ppo", "Pendulum-v1", 64, 10 / 64),

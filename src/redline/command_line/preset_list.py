@@ -10,7 +10,7 @@ from typing import Any
 from redline.algos.presets import SOURCES
 from redline.algos.registry import algorithm_names, declaration
 from redline.errors import ConfigError
-from redline.train.presets import FAMILIES
+from redline.train.presets import FAMILIES, KINDS, PARENTS
 
 _USAGE = "usage: redline presets ALGORITHM [PRESET]\n"
 
@@ -43,21 +43,37 @@ def list_presets(arguments: list[str]) -> int:
     # A class of one's own may have the name of a built-in algorithm, and presets of its own.
     sources = SOURCES.get(said.name, {}) if said.label == said.name else {}
     for name in wanted:
-        kind = "on top of the environment's preset" if name in said.variants else _where(name)
+        variant = name in said.variants
+        kind = "on top of the environment's preset" if variant else _where(name, said.presets)
         sys.stdout.write(f"{name}{f' ({kind})' if kind else ''}\n{_settings(known[name])}\n")
         if name in sources:
             sys.stdout.write(f"{_filled(f'from: {sources[name]}')}\n")
     return 0
 
 
-def _where(name: str) -> str:
-    """Environments for which a preset is taken by itself."""
-    patterns = [pattern for pattern, family in FAMILIES if family == name]
-    plain = [
-        pattern.replace("^", "").replace("$", "").replace(r"-v\d", "").replace("(redline/)?", "")
-        for pattern in patterns
-    ]
+def _where(name: str, known: Mapping[str, Any]) -> str:
+    """Environments for which a preset is taken by itself.
+
+    Args:
+        name: of the preset.
+        known: all presets of the algorithm; families without one take their parent's.
+    """
+    families = {name, *(each for each, parent in PARENTS.items() if parent == name)}
+    families -= known.keys() - {name}
+    plain = _ids(families)
+    for argument, (without, with_it) in KINDS.items():
+        if with_it in families and without not in families:
+            plain += [f"{each} with {argument}=true" for each in _ids({without})]
     return f"taken for {', '.join(plain)}" if plain else ""
+
+
+def _ids(families: set[str]) -> list[str]:
+    """The patterns of families, as people write ids."""
+    return [
+        pattern.replace("^", "").replace("$", "").replace(r"-v\d", "").replace("(redline/)?", "")
+        for pattern, family in FAMILIES
+        if family in families
+    ]
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

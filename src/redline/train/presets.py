@@ -9,6 +9,7 @@ defaults. The sets stand with the algorithms (`algos/presets/`, or a class's `pr
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Callable, Mapping
 from numbers import Number
@@ -27,7 +28,8 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (r"^(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery)-v\d$", "toytext"),
     (r"^LunarLander-v\d$", "lunarlander"),
     (r"^LunarLanderContinuous-v\d$", "lunarlandercontinuous"),
-    (r"^BipedalWalker(Hardcore)?-v\d$", "bipedalwalker"),
+    (r"^BipedalWalker-v\d$", "bipedalwalker"),
+    (r"^BipedalWalkerHardcore-v\d$", "bipedalwalkerhardcore"),
     (r"^HalfCheetah-v\d$", "halfcheetah"),
     (r"^Hopper-v\d$", "hopper"),
     (r"^Swimmer-v\d$", "swimmer"),
@@ -45,11 +47,12 @@ FAMILIES: tuple[tuple[str, str], ...] = (
 )
 """(pattern of the environment's id, family) in the order in which they are tried."""
 
-_PARENTS = {
+PARENTS = {
     "halfcheetah": "mujoco",
     "hopper": "mujoco",
     "swimmer": "mujoco",
     "lunarlandercontinuous": "lunarlander",
+    "bipedalwalkerhardcore": "bipedalwalker",
 }
 """The family that a more special one falls back to, where an algorithm has no preset for it."""
 
@@ -88,16 +91,41 @@ _DERIVED: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
 Such a setting of a preset goes back to its plain default, unless it is given as well.
 """
 
+_ROWS = 64  # of a minibatch where num_minibatches is None, see PPOConfig
+
 COUPLED = frozenset(name for setting, chosen_for, _ in _DERIVED for name in (setting, chosen_for))
 """Settings of which `preset_config` must know whether they are given."""
 
 
-def family(env: str) -> str:
-    """The family of an environment's id; "default" if it belongs to none."""
-    for pattern, name in FAMILIES:
-        if re.search(pattern, env):
-            return name
-    return "default"
+KINDS = {
+    "continuous": ("lunarlander", "lunarlandercontinuous"),
+    "hardcore": ("bipedalwalker", "bipedalwalkerhardcore"),
+}
+"""Argument of an environment's constructor -> the family without it, and the one with it."""
+
+
+def family(env: str, env_kwargs: Any = None) -> str:
+    """The family of an environment's id; "default" if it belongs to none.
+
+    Args:
+        env: its id; one in `module:Id` belongs where `Id` does.
+        env_kwargs: for its constructor, a mapping or JSON: they may say which of two it is.
+    """
+    env = env.rpartition(":")[2]
+    found = next((name for pattern, name in FAMILIES if re.search(pattern, env)), "default")
+    for argument, kinds in KINDS.items():
+        if found in kinds and argument in (given := _mapping(env_kwargs)):
+            return kinds[bool(given[argument])]
+    return found
+
+
+def _mapping(env_kwargs: Any) -> Mapping[str, Any]:
+    if isinstance(env_kwargs, str):
+        try:
+            env_kwargs = json.loads(env_kwargs)
+        except (ValueError, RecursionError):
+            return {}  # refused with the other settings
+    return env_kwargs if isinstance(env_kwargs, Mapping) else {}
 
 
 def preset_config(
@@ -113,6 +141,7 @@ def preset_config(
         env: id of the environment; "" if it has none.
         preset: a name in the algorithm's `presets` or `variants`, "auto" or "default".
         given: settings that are to be laid over it, which end what follows them; not checked here.
+            Its `env_kwargs` choose as well, see `family`.
 
     Raises:
         UnknownNameError: if there is no such preset.
@@ -131,12 +160,13 @@ def preset_config(
         algo=algorithm.Config(),
     ).replace(**algorithm.defaults)
     known, variants = algorithm.presets, algorithm.variants
+    env_kwargs = given.get("env_kwargs")
     if preset in variants:
-        own = _family_with_preset(known, env)
+        own = _family_with_preset(known, env, env_kwargs)
         needed = algorithm.variant_presets.get((preset, own), {})
         changes = {**known.get(own, {}), **variants[preset], **needed}
         return _laid_over(plain, changes, given).replace(preset=preset)
-    name = _family_with_preset(known, env) if preset == "auto" else preset
+    name = _family_with_preset(known, env, env_kwargs) if preset == "auto" else preset
     if name == "default":
         return plain.replace(preset=name)
     if name not in known:
@@ -162,6 +192,7 @@ def _laid_over(
         and setting not in given
         and chosen_for in given
         and ends(_value(whole, chosen_for), given[chosen_for])
+        and not (setting == "num_minibatches" and _has_rows_of_its_own(whole))
     }
     if not ended:
         return whole
@@ -170,13 +201,21 @@ def _laid_over(
 
 def _value(config: RunConfig, name: str) -> Any:
     """The value of a setting; None where the algorithm has none of that name."""
-    return getattr(config.policy if name == "core" else config.algo, name, None)
+    parts = (config.run, config.policy, config.algo)
+    return next((getattr(part, name) for part in parts if hasattr(part, name)), None)
 
 
-def _family_with_preset(known: Mapping[str, Mapping[str, Any]], env: str) -> str:
+def _has_rows_of_its_own(whole: RunConfig) -> bool:
+    """Whether a preset's minibatches have another size than those of num_minibatches=None."""
+    names = ("num_envs", "rollout_length", "num_minibatches")
+    envs, length, count = (_value(whole, name) for name in names)
+    return count is None or envs * length != count * _ROWS
+
+
+def _family_with_preset(known: Mapping[str, Mapping[str, Any]], env: str, env_kwargs: Any) -> str:
     """The environment's family, its parent if only that has a preset, or "default"."""
-    name = family(env)
+    name = family(env, env_kwargs)
     if name in known:
         return name
-    parent = _PARENTS.get(name, name)
+    parent = PARENTS.get(name, name)
     return parent if parent in known else "default"

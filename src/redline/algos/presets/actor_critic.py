@@ -36,6 +36,11 @@ _ZOO_DETERMINISTIC: Settings = {
     "learning_rate": 1e-3,
     "hidden_sizes": (400, 300),
 }
+_ZOO_HARDCORE: Settings = {
+    "learning_starts": 10_000,
+    "learning_rate_schedule": "linear",
+    "hidden_sizes": (400, 300),
+}
 _DETERMINISTIC_MOUNTAIN_CAR: Settings = {
     "total_env_steps": 300_000,
     "learning_starts": 1_000,
@@ -49,6 +54,7 @@ _DETERMINISTIC: Presets = {
     "mountaincarcontinuous": _DETERMINISTIC_MOUNTAIN_CAR,
     "lunarlandercontinuous": _ZOO_DETERMINISTIC | {"total_env_steps": 300_000},
     "bipedalwalker": _ZOO_DETERMINISTIC | {"total_env_steps": 1_000_000},
+    "bipedalwalkerhardcore": _ZOO_HARDCORE | {"total_env_steps": 10_000_000, "learning_rate": 7e-4},
     "mujoco": _LONG_START,
     "swimmer": _LONG_START | {"gamma": 0.9999},
 }
@@ -57,6 +63,7 @@ DDPG: Presets = _DETERMINISTIC
 
 TD3: Presets = _DETERMINISTIC
 
+_SOFT_HARDCORE: Settings = _ZOO_HARDCORE | {"learning_rate": 7.3e-4, "tau": 0.01}
 _FAST_CRITICS: Settings = _MUJOCO | {"critic_learning_rate": 1e-3, "alpha_learning_rate": 1e-3}
 
 SAC: Presets = {
@@ -96,6 +103,7 @@ SAC: Presets = {
         "tau": 0.02,
         "hidden_sizes": (400, 300),
     },
+    "bipedalwalkerhardcore": _SOFT_HARDCORE | {"total_env_steps": 10_000_000, "alpha": 0.005},
     "mujoco": _FAST_CRITICS,
     "swimmer": _FAST_CRITICS | {"gamma": 0.999},
 }
@@ -105,6 +113,7 @@ _TWO_CRITICS: Settings = {"num_critics": 2}
 _TQC_MUJOCO: Settings = _MUJOCO | _TWO_CRITICS | {"learning_starts": 10_000}
 
 TQC: Presets = {name: settings | _TWO_CRITICS for name, settings in SAC.items()} | {
+    "bipedalwalkerhardcore": _SOFT_HARDCORE | _TWO_CRITICS | {"total_env_steps": 2_000_000},
     "mujoco": _TQC_MUJOCO,
     "hopper": _TQC_MUJOCO | {"dropped_quantiles": 5},
     "swimmer": _TQC_MUJOCO | {"gamma": 0.999},

@@ -101,6 +101,18 @@ PPO: Presets = {
         "normalize_obs": True,
         "scale_reward": True,
     },
+    "bipedalwalkerhardcore": {
+        "total_env_steps": 100_000_000,
+        "num_envs": 16,
+        "rollout_length": 2_048,
+        "num_epochs": 10,
+        "learning_rate": 2.5e-4,
+        "learning_rate_schedule": "linear",
+        "clip_range_schedule": "linear",
+        "entropy_coef": 0.001,
+        "normalize_obs": True,
+        "scale_reward": True,
+    },
     "acrobot": {
         "total_env_steps": 1_000_000,
         "num_envs": 16,
@@ -224,6 +236,13 @@ A2C: Presets = {
     "lunarlandercontinuous": _A2C_TUNED | {"total_env_steps": 5_000_000, "num_envs": 4},
     "bipedalwalker": _A2C_TUNED
     | {"total_env_steps": 5_000_000, "num_envs": 16, "learning_rate": 9.6e-4},
+    "bipedalwalkerhardcore": _A2C_TUNED
+    | {
+        "total_env_steps": 200_000_000,
+        "num_envs": 32,
+        "learning_rate": 8e-4,
+        "entropy_coef": 0.001,
+    },
     "mountaincarcontinuous": _A2C_SWING | {"total_env_steps": 100_000},
     "pendulum": _A2C_TUNED | {"total_env_steps": 1_000_000, "num_envs": 8, "gamma": 0.9},
     "acrobot": _A2C_NORMALIZED | {"total_env_steps": 500_000},

@@ -25,6 +25,7 @@ _PPO_SOURCES = {
     "swimmer": "as mujoco; gamma and gae_lambda of RL Baselines3 Zoo, Swimmer-v4",
     "lunarlander": _zoo("LunarLander-v3", _HALF),
     "bipedalwalker": _zoo("BipedalWalker-v3", _HALF),
+    "bipedalwalkerhardcore": _zoo("BipedalWalkerHardcore-v3", _HALF),
     "acrobot": _zoo("Acrobot-v1", _HALF),
     "mountaincar": _zoo("MountainCar-v0", _HALF),
     "mountaincarcontinuous": f"{_OWN}; length of RL Baselines3 Zoo, pink noise of Eberhard et al. "
@@ -43,6 +44,7 @@ _DETERMINISTIC_SOURCES = {
     ),
     "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3"),
     "bipedalwalker": _zoo("BipedalWalker-v3"),
+    "bipedalwalkerhardcore": _zoo("BipedalWalkerHardcore-v3"),
     "swimmer": "as mujoco; gamma of RL Baselines3 Zoo, Swimmer-v4",
 }
 _SAC_SOURCES = {
@@ -53,6 +55,7 @@ _SAC_SOURCES = {
     ),
     "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3"),
     "bipedalwalker": _zoo("BipedalWalker-v3", _NO_SDE),
+    "bipedalwalkerhardcore": _zoo("BipedalWalkerHardcore-v3"),
     "mujoco": _cleanrl("sac_continuous_action"),
     "swimmer": "as mujoco; gamma of RL Baselines3 Zoo, Swimmer-v4",
 }
@@ -68,6 +71,7 @@ SOURCES: dict[str, dict[str, str]] = {
         "lunarlander": _zoo("LunarLander-v3"),
         "lunarlandercontinuous": _zoo("LunarLanderContinuous-v3", _NO_SDE),
         "bipedalwalker": _zoo("BipedalWalker-v3", _NO_SDE),
+        "bipedalwalkerhardcore": _zoo("BipedalWalkerHardcore-v3", _NO_SDE),
         "mountaincarcontinuous": _zoo(
             "MountainCarContinuous-v0", "large pink noise for state-dependent exploration"
         ),
@@ -122,6 +126,7 @@ SOURCES: dict[str, dict[str, str]] = {
     "sac": _SAC_SOURCES,
     "tqc": {name: f"as SAC's: {source}" for name, source in _SAC_SOURCES.items()}
     | {
+        "bipedalwalkerhardcore": _zoo("BipedalWalkerHardcore-v3"),
         "mujoco": _zoo("HalfCheetah-v4"),
         "hopper": _zoo("Hopper-v4"),
         "swimmer": _zoo("Swimmer-v4"),

@@ -45,7 +45,9 @@ def changed_settings(
         algorithm: its name or class.
         base: the settings of another run that this one repeats; then names of those that differ.
     """
-    preset = base or preset_config(declaration(algorithm), config.run.env, config.run.preset)
+    run = config.run
+    kwargs = {"env_kwargs": run.env_kwargs}
+    preset = base or preset_config(declaration(algorithm), run.env, run.preset, kwargs)
     given: set[str] = set()
     for part, usual in ((config.run, preset.run), (config.policy, preset.policy)):
         given |= _differing(part, usual)
