@@ -150,9 +150,9 @@ def _default(
             f"first: redline train ppo --config {path}."
         )
     # What decides about the preset, and what may be Python code, is the caller's own word.
-    names = ("env", "env_backend", "collector", "network")
+    names = ("env", "env_kwargs", "env_backend", "collector", "network")
     if given.complete is not None:  # what reaches outside, too
-        names += ("accelerate", "env_kwargs", "data", "init_from")
+        names += ("accelerate", "data", "init_from")
     own: dict[str, Any] = {
         n: text for n in names if (text := peek(options, f"--{n.replace('_', '-')}"))
     }
