@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redline.envs import make_vec
-from redline.envs.atari import PRESETS, AreaResize, AtariGame
+from redline.envs import make_vec, single_env
+from redline.envs.atari import PRESETS, AreaResize, AtariGame, id_of_today
 from redline.errors import ActionError, ConfigError, EnvError, UnknownNameError
 from tests.envs.recording import check_plain, draw_actions, record
 from tests.envs.test_snapshot import go_on
@@ -210,6 +210,27 @@ def test_unknown_games_and_presets_are_named() -> None:
         make_vec("ALE/Brekout-v5", 1)
     with pytest.raises(UnknownNameError, match="Choose one of dqn-2015, machado-2018"):
         make_vec(BREAKOUT, 1, preset="dqn-2016")
+
+
+@pytest.mark.parametrize("backend", ["auto", "gymnasium", "processes", "envpool"])
+def test_an_id_with_its_module_is_the_same_game(backend: str) -> None:
+    """`module:Id` is Gymnasium's own notation; the game was given raw, 210 x 160 x 3."""
+    with make_vec("ale_py:ALE/Breakout-v5", 1, backend=backend) as env:
+        env.reset(0)
+        assert env.observation_space.shape == (4, 84, 84)
+        assert env.frame_skip == 4
+        assert env.backend == ("ale" if backend == "auto" else backend)
+
+
+@pytest.mark.parametrize(
+    ("old", "today"), [("BreakoutNoFrameskip-v4", BREAKOUT), ("MsPacman-v0", "ALE/MsPacman-v5")]
+)
+def test_an_old_id_of_a_game_is_told_of_the_one_of_today(old: str, today: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"Did you mean '{today}'"):
+        raise single_env._unknown(old, "not registered")
+    assert id_of_today(f"ale_py:{old}") == today
+    assert id_of_today(today) is None
+    assert id_of_today("CartPole-v1") is None
 
 
 def test_a_sticky_game_outside_the_protocols_says_that_it_cannot_be_restored() -> None:

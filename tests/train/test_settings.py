@@ -273,6 +273,29 @@ def test_values_of_cart_pole_are_not_learned_in_raw_rewards(algorithm: str) -> N
     assert algo.entropy_coef == 0.0
 
 
+@pytest.mark.parametrize(
+    ("env", "least", "most"),
+    [
+        # The least is that of an episode without end: -1 / (1 - gamma).
+        ("Acrobot-v1", -100.0, 0.0),
+        ("MountainCar-v0", -50.0, 0.0),
+        ("LunarLander-v3", -300.0, 300.0),
+        ("CartPole-v1", 0.0, 50.0),
+    ],
+)
+def test_rainbow_tells_the_returns_of_known_environments_apart(
+    env: str, least: float, most: float
+) -> None:
+    """Its atoms from -10 to 10 held no return of these beyond some ten steps."""
+    algo = preset_config("dqn", env, "rainbow").algo
+
+    assert (algo.v_min, algo.v_max) == (least, most)
+    if least in (-100.0, -50.0):
+        assert least == pytest.approx(-1 / (1 - algo.gamma))
+    plain = preset_config("dqn", env, "double-dqn").algo
+    assert (plain.v_min, plain.v_max) == (-10.0, 10.0)
+
+
 def test_rainbow_on_atari_has_the_numbers_of_the_paper() -> None:
     """Hessel et al. 2018, table 4; a decision is 4 frames, an update follows every 4 decisions."""
     made = preset_config("dqn", "ALE/Pong-v5", "rainbow")

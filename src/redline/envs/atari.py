@@ -114,8 +114,28 @@ PRESETS = {
 
 
 def is_atari(env: Any) -> bool:
-    """Whether `env` is an id of an Atari game that the presets are made for."""
-    return isinstance(env, str) and env.startswith(PREFIX)
+    """Whether `env` is an id of an Atari game that the presets are made for.
+
+    Gymnasium's `module:Id` is the same game as `Id`.
+    """
+    return isinstance(env, str) and env.rpartition(":")[2].startswith(PREFIX)
+
+
+def is_old_id(spec: Any) -> bool:
+    """Whether a spec's id is one of the many that Atari games had before ALE/*-v5."""
+    return spec.id.endswith(("-v0", "-v4")) and str(spec.entry_point).startswith(
+        ("ale_py", "shimmy")
+    )
+
+
+def id_of_today(env: str) -> str | None:
+    """The `ALE/*-v5` id of the game that a registered old id names; None for all other ids."""
+    spec = gymnasium.registry.get(env.rpartition(":")[2])
+    if spec is None or not is_old_id(spec):
+        return None
+    game = spec.kwargs.get("game")
+    ids = (name for name, each in gymnasium.registry.items() if each.kwargs.get("game") == game)
+    return next((name for name in ids if name.startswith(PREFIX)), None)
 
 
 def find_preset(name: str | None) -> AtariPreset:

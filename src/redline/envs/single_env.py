@@ -75,8 +75,8 @@ def find_single(
         )
     if protocol is not None:
         atari.register_games()
-        check_registered(env)
-        game = functools.partial(atari.make_atari, env, protocol, env_kwargs)
+        check_registered(import_module_of(env))
+        game = functools.partial(_make_game, env, protocol, env_kwargs)
         return SingleEnv(
             make=lambda: _fitting(game, env, env_kwargs),
             env_id=env,
@@ -87,7 +87,7 @@ def find_single(
             raise _unknown(env, f"there is no MinAtar game {env!r}")
         make = functools.partial(minatar.make_minatar, env, env_kwargs)
         return SingleEnv(make=lambda: _fitting(make, env, env_kwargs), env_id=env)
-    name = _import_module_of(env)
+    name = import_module_of(env)
     _register_own(name)
     check_registered(name)
     make = functools.partial(_make_registered, env, env_kwargs)
@@ -165,7 +165,7 @@ def _find_callable(
     return SingleEnv(make=env, env_id=name_of(env))
 
 
-def _import_module_of(env: str) -> str:
+def import_module_of(env: str) -> str:
     """The id in `module:Id`, after importing the module, which is to register it."""
     module, colon, name = env.rpartition(":")
     if not colon:
@@ -235,8 +235,14 @@ def _register_own(name: str) -> None:
         goal_tasks.register()
 
 
+def _make_game(
+    env_id: str, protocol: atari.AtariPreset, env_kwargs: dict[str, Any]
+) -> gymnasium.Env[Any, Any]:
+    return atari.make_atari(import_module_of(env_id), protocol, env_kwargs)
+
+
 def _make_registered(env_id: str, env_kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
-    name = _import_module_of(env_id)
+    name = import_module_of(env_id)
     _register_own(name)  # a worker process begins with an empty registry
     entry_point = str(gymnasium.spec(name).entry_point)
     try:
@@ -276,21 +282,15 @@ def _fitting(
 def _unknown(env_id: str, message: str) -> UnknownNameError:
     with contextlib.suppress(MissingExtraError):
         atari.register_games()
-    own = [name for name, spec in gymnasium.registry.items() if not _is_old_atari(spec)]
-    matches = _close_ids(env_id, [*own, *minatar.IDS, *ids.GAMES])
+    own = [name for name, spec in gymnasium.registry.items() if not atari.is_old_id(spec)]
+    today = atari.id_of_today(env_id)
+    matches = [today] if today else _close_ids(env_id, [*own, *minatar.IDS, *ids.GAMES])
     hint = (
         f"Did you mean {' or '.join(map(repr, matches))}?"
         if matches
         else "List the known ones with gymnasium.pprint_registry()."
     )
     return UnknownNameError(f"{message.rstrip('.')}. {hint}")
-
-
-def _is_old_atari(spec: Any) -> bool:
-    """Whether an id is one of the many that Atari games had before ALE/*-v5."""
-    return spec.id.endswith(("-v0", "-v4")) and str(spec.entry_point).startswith(
-        ("ale_py", "shimmy")
-    )
 
 
 def _close_ids(env_id: str, known: list[str]) -> list[str]:

@@ -44,6 +44,7 @@ SMALL: dict[str, Any] = {"total_env_steps": 64, "quiet": True, "tensorboard": Fa
         ("ppo", "CartPole-v1", {"preset": "atari"}, "preset='atari' is for environments with im"),
         ("dqn", "CartPole-v1", {"preset": "minatar", "learning_starts": 8, "replay_size": 1000,
          "target_update_interval": 1}, "preset='minatar' is for environments with images"),
+        ("ppo", "ale_py:PongNoFrameskip-v4", {}, "old id of ALE/Pong-v5.*Use ALE/Pong-v5"),
     ],
 )  # fmt: skip
 def test_contradictions_are_refused_before_work(

@@ -177,7 +177,7 @@ _RAINBOW: Settings = {
     "prioritized": True,
     "priority_alpha": 0.5,
     "priority_beta": 0.4,
-    "epsilon_final": 0.0,  # noisy layers explore; replay still begins with random actions
+    "epsilon_final": 0.0,  # noisy layers explore; actions at random fade out at the start
 }
 DQN_VARIANTS: Presets = {
     "dqn": {"double_q": False, "n_step": 1},
@@ -194,6 +194,9 @@ DQN_VARIANTS: Presets = {
         "num_envs": 16,
     },
 }
+
+_LUNAR_COPIES: Settings = {"tau": 1.0, "target_update_interval": 250}
+_CAR_COPIES: Settings = {"tau": 1.0, "target_update_interval": 300}
 
 DQN_VARIANT_PRESETS: dict[tuple[str, str], Settings] = {
     ("rainbow", "cartpole"): {
@@ -214,10 +217,14 @@ DQN_VARIANT_PRESETS: dict[tuple[str, str], Settings] = {
         "learning_rate": 6.25e-5,
         "adam_eps": 1.5e-4,
         "target_update_interval": 2_000,  # 32,000 frames, an update for every 16
-        "epsilon_fraction": 0.002,  # of 10M: random actions while replay begins, noisy ones then
+        "epsilon_fraction": 0.002,  # of 10M: random actions fade out until updates begin
     },
     # Their papers copy the online network from time to time.
-    **{(name, "lunarlander"): {"tau": 1.0, "target_update_interval": 250} for name in DQN_VARIANTS},
-    **{(name, "mountaincar"): {"tau": 1.0, "target_update_interval": 300} for name in DQN_VARIANTS},
+    **{(name, "lunarlander"): _LUNAR_COPIES for name in DQN_VARIANTS},
+    **{(name, "mountaincar"): _CAR_COPIES for name in DQN_VARIANTS},
+    # -1 a step adds up to 100 with gamma 0.99, and to 50 with 0.98.
+    ("rainbow", "acrobot"): {"v_min": -100.0, "v_max": 0.0},
+    ("rainbow", "mountaincar"): _CAR_COPIES | {"v_min": -50.0, "v_max": 0.0},
+    ("rainbow", "lunarlander"): _LUNAR_COPIES | {"v_min": -300.0, "v_max": 300.0},
 }
 """(variant, family) -> what the variant needs there to be right, such as the range of returns."""

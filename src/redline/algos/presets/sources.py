@@ -111,7 +111,7 @@ SOURCES: dict[str, dict[str, str]] = {
         "dqn": "Mnih et al. 2015",
         "double-dqn": "van Hasselt et al. 2016, arXiv:1509.06461",
         "rainbow": "Hessel et al. 2018, arXiv:1710.02298; on Atari 8 environments for one and a "
-        "dense layer more; range and size on CartPole and MinAtar: own tuning",
+        "dense layer more; ranges elsewhere, and the size on CartPole: own tuning",
         "apex-like": "Horgan et al. 2018, arXiv:1803.00933; 16 actors for 360",
     },
     "r2d1": {

@@ -21,7 +21,7 @@ from redline.envs import atari
 from redline.envs.backends.backend import ConcurrentBackend
 from redline.envs.cpus import batch_scheduling, thread_pool
 from redline.envs.seeding import episode_seed, fresh_seed
-from redline.envs.single_env import check_registered, name_of
+from redline.envs.single_env import check_registered, import_module_of, name_of
 from redline.errors import ConfigError, EnvError
 from redline.nested import Array, NestedArray
 
@@ -69,7 +69,8 @@ class AleBackend(ConcurrentBackend):
         atari.register_games()
         from ale_py.vector_env import AtariVectorEnv
 
-        check_registered(str(settings.env))
+        game = import_module_of(str(settings.env))
+        check_registered(game)
         if settings.env_kwargs:
             raise ConfigError(
                 f"env_kwargs {sorted(settings.env_kwargs)} cannot be given to the ale back end. "
@@ -82,7 +83,7 @@ class AleBackend(ConcurrentBackend):
         )
         with batch_scheduling(settings.tune_process):
             self._games = AtariVectorEnv(
-                atari.rom_of(str(settings.env)),
+                atari.rom_of(game),
                 num_envs,
                 **pool,
                 max_num_frames_per_episode=atari.MAX_FRAMES,

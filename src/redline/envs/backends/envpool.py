@@ -81,7 +81,7 @@ class EnvPoolBackend(ConcurrentBackend):
     def _task(self, settings: EnvSettings) -> tuple[str, dict[str, Any]]:
         pool_id, options = str(settings.env), dict(settings.env_kwargs)
         if atari.is_atari(pool_id):
-            pool_id = pool_id.removeprefix(atari.PREFIX)
+            pool_id = pool_id.rpartition(":")[2].removeprefix(atari.PREFIX)
             protocol = settings.atari_protocol
             if settings.noop_max == 0:
                 raise ConfigError(

@@ -11,6 +11,7 @@ from redline.train.runs.contradictions import (
     in_time,
     refuse_contradictions,
     refuse_image_preset,
+    refuse_raw_game,
 )
 from redline.train.runs.given import Given, algorithm_of, collector_of, env_settings
 from redline.train.runs.idle_settings import changed_settings, refuse_idle_settings
@@ -56,6 +57,7 @@ def check_buildable(config: RunConfig, given: Given) -> None:
         backend = settings.backend_class
         refuse_idle_settings(config, given, kind, collector, backend, probe)
         refuse_image_preset(config, probe)
+        refuse_raw_game(given.env, probe)
         require_rollout_fits(config, probe)
         algorithm = build_algorithm(config.replace(device="cpu"), probe, given)
         require_log_info(config, algorithm)

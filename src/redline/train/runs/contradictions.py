@@ -7,10 +7,12 @@ hardly meant: runs of before that were begun so keep loading and resuming.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from redline.algos.config import OffPolicyConfig
 from redline.algos.ppo import PPOConfig
 from redline.envs import VecEnv
+from redline.envs.atari import id_of_today
 from redline.errors import ConfigError
 from redline.models import image_shape, leaf_spaces
 from redline.train.settings import RunConfig
@@ -137,3 +139,23 @@ def refuse_image_preset(config: RunConfig, env: VecEnv) -> None:
         f"preset={preset!r} is for environments with images, and {config.run.env} has "
         f"observations {env.observation_space}. Leave preset out, or use preset='default'."
     )
+
+
+def refuse_raw_game(env: Any, made: VecEnv) -> None:
+    """Refuse an old id of an Atari game, whose frames no protocol would prepare.
+
+    Args:
+        env: what the caller named; one that they made themselves may prepare them.
+        made: some of the run's environments.
+
+    Raises:
+        ConfigError: naming the id that is meant.
+    """
+    today = id_of_today(env) if isinstance(env, str) else None
+    frames = any(len(leaf.shape or ()) > 1 for _, leaf in leaf_spaces(made.observation_space))
+    if today is not None and frames:
+        raise ConfigError(
+            f"{env} is an old id of {today}: its frames would be learned from as they are, large, "
+            f"in color and one at a time. Use {today}, which is played by an Atari protocol, or "
+            f"from Python a callable that makes the game as you want it."
+        )

@@ -50,7 +50,7 @@ from redline.train.runs.building import (
     said_of_bounds,
     said_of_images,
 )
-from redline.train.runs.contradictions import refuse_image_preset
+from redline.train.runs.contradictions import refuse_image_preset, refuse_raw_game
 from redline.train.runs.files import CONFIG_FILE
 from redline.train.runs.given import Given, algorithm_of, collector_of, env_settings
 from redline.train.runs.history import RunHistory
@@ -149,6 +149,7 @@ def execute(
         refuse_idle_settings(config, given, kind, collector_kind, backend, probe)
         if checkpoint is None:
             refuse_image_preset(config, probe)
+            refuse_raw_game(given.env, probe)
         cautions = said_at_start(config, probe, kind, given.changed)
         cautions += said_of_images(config, probe) if given.network is None else []
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
