@@ -78,6 +78,30 @@ def test_unknown_options_suggest_what_is_meant(option: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "option", "meant"),
+    [
+        ("sac", "--ent-coef", "Did you mean --alpha or --initial-alpha"),
+        ("sac", "--entropy-coef", "Did you mean --alpha or --initial-alpha"),
+        ("ppo", "--ent-coef", r"Did you mean --entropy-coef\?"),
+        ("tqc", "--n-critics", "--num-critics"),
+        ("tqc", "--n-quantiles", "--num-quantiles"),
+        ("tqc", "--top-quantiles-to-drop-per-net", "--dropped-quantiles"),
+        ("crossq", "--policy-delay", "--actor-update-interval"),
+        ("td3", "--target-policy-noise", "--target-noise"),
+        ("dqn", "--exploration-initial-eps", "--epsilon-initial"),
+        ("dqn", "--exploration-final-eps", "--epsilon-final"),
+        ("dqn", "--exploration-fraction", "--epsilon-fraction"),
+    ],
+)
+def test_what_others_call_a_setting_is_told_by_algorithm(
+    algorithm: str, option: str, meant: str
+) -> None:
+    """Of SAC, ent_coef is the temperature: it was answered with a list of all settings."""
+    with pytest.raises(ConfigError, match=meant):
+        parse_train_arguments([algorithm, "--env", "A-v0", option, "1"])
+
+
+@pytest.mark.parametrize(
     ("algorithm", "option", "owners"),
     [("dqn", "--gae-lambda", "ppo, a2c, impala, appo"), ("ppo", "--num-quantiles", "dqn, tqc")],
 )

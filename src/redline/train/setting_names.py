@@ -10,7 +10,7 @@ from redline.plain_text import shown
 
 __all__ = ["NAMES_ELSEWHERE", "OF_THE_RUN", "did_you_mean", "meant", "unknown_setting"]
 
-NAMES_ELSEWHERE: dict[str, str] = {
+NAMES_ELSEWHERE: dict[str, str | tuple[str, ...]] = {
     "dataset": "data",
     "replay_from": "data",
     "lr": "learning_rate",
@@ -28,7 +28,9 @@ NAMES_ELSEWHERE: dict[str, str] = {
     "n_epochs": "num_epochs",
     "update_epochs": "num_epochs",
     "clip_coef": "clip_range",
-    "ent_coef": "entropy_coef",
+    "ent_coef": ("entropy_coef", "alpha", "initial_alpha"),
+    "entropy_coef": ("alpha", "initial_alpha"),
+    "temperature": ("alpha", "initial_alpha"),
     "vf_coef": "value_coef",
     "lam": "gae_lambda",
     "discount": "gamma",
@@ -45,8 +47,17 @@ NAMES_ELSEWHERE: dict[str, str] = {
     "save_freq": "checkpoint_interval",
     "verbose": "quiet",
     "polyak": "tau",
+    "n_critics": "num_critics",
+    "n_quantiles": "num_quantiles",
+    "top_quantiles_to_drop_per_net": "dropped_quantiles",
+    "policy_delay": "actor_update_interval",
+    "target_policy_noise": "target_noise",
+    "exploration_initial_eps": "epsilon_initial",
+    "exploration_final_eps": "epsilon_final",
+    "exploration_fraction": "epsilon_fraction",
 }
-"""What other libraries and people call a setting -> its name here."""
+"""What other libraries and people call a setting -> its name here, or names: which of them there
+are depends on the algorithm."""
 
 OF_THE_RUN = frozenset(
     (
@@ -116,8 +127,9 @@ def algorithms_with(name: str) -> list[str]:
 def meant(name: str, known: Iterable[str]) -> list[str]:
     """The settings that an unknown one may mean: by what others call it, else by its letters."""
     known = list(known)
-    own = NAMES_ELSEWHERE.get(name)
-    return [own] if own in known else difflib.get_close_matches(name, known, n=3)
+    own = NAMES_ELSEWHERE.get(name, ())
+    there = [each for each in ((own,) if isinstance(own, str) else own) if each in known]
+    return there or difflib.get_close_matches(name, known, n=3)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import torch
 from gymnasium import spaces
 
 from redline.algos.algorithm import Algorithm
+from redline.algos.config import OffPolicyConfig
 from redline.collect import ActorFor, Collector, CollectorSetup
 from redline.engines.acting import actor_for
 from redline.engines.captured_acting import CapturedActing
@@ -37,6 +39,7 @@ from redline.train.progress.progress import ProgressLogger
 from redline.train.runs.given import Given
 from redline.train.settings import RunConfig, RunSettings
 
+_SLOW_ON_A_CPU = 2_048 * 2_048  # weights of a critic between its hidden layers
 _FAR, _WIDE = 2.5, 50.0  # standard deviations; beyond 2.5 lies one number in 160
 
 
@@ -76,6 +79,9 @@ def said_at_start(
         changed: names of the settings that the caller changed from those of the preset.
     """
     said = [algorithm.caution(config.algo, changed, clips_reward=env.clips_reward)]
+    if not algorithm.learns_from_data and not config.run.data:
+        said.append(_said_of_late_start(config, changed))
+    said.append(_said_of_wide_critics(config, changed))
     if algorithm.waits_for_episodes and config.run.reset_mode == "auto" and not env.can_idle:
         said.append(
             f"{config.algorithm} learns from whole episodes, but the back end {env.backend!r} "
@@ -83,6 +89,31 @@ def said_at_start(
             f"rollouts cut episodes. With env_backend='gymnasium' or 'processes' they wait."
         )
     return [sentence for sentence in said if sentence]
+
+
+def _said_of_late_start(config: RunConfig, changed: frozenset[str]) -> str | None:
+    algo, total = config.algo, config.run.total_env_steps
+    if not isinstance(algo, OffPolicyConfig) or "learning_starts" in changed:
+        return None
+    if algo.learning_starts <= total / 4:
+        return None
+    return (
+        f"the first update comes after learning_starts={algo.learning_starts} of "
+        f"total_env_steps={total} env_steps. Give a smaller learning_starts to learn in more of "
+        f"them, or train longer."
+    )
+
+
+def _said_of_wide_critics(config: RunConfig, changed: frozenset[str]) -> str | None:
+    sizes = getattr(config.algo, "critic_hidden_sizes", None) or ()
+    weights = sum(before * after for before, after in itertools.pairwise(sizes))
+    on_cpu = config.run.device.startswith("cpu")
+    if not on_cpu or weights < _SLOW_ON_A_CPU or "critic_hidden_sizes" in changed:
+        return None
+    return (
+        f"critic_hidden_sizes={','.join(map(str, sizes))} take a second or so per update on a CPU. "
+        f"Give narrower ones, such as 256,256, or device=cuda."
+    )
 
 
 def said_of_images(config: RunConfig, env: VecEnv) -> list[str]:
