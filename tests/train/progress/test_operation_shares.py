@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from redline.profile import _native, marks
+from redline.train.loops.on_policy_loop import OnPolicyLoop
 from redline.train.progress.operation_shares import COLUMNS, OPERATIONS, OperationShares
 
 MARKS = 1
@@ -69,6 +72,25 @@ def test_nothing_is_said_while_nothing_records(tick: Callable[[int], None]) -> N
     assert shares.take() == {}
     assert marks.operation_times() == {}
     assert not OperationShares().recording
+
+
+def test_what_a_row_says_of_the_loop_is_logging(tick: Callable[[int], None]) -> None:
+    """30 ns to compute the loop's own columns and 10 to write the row, after 60 of learning."""
+
+    class Ticking(OnPolicyLoop):
+        def _own_columns(self) -> dict[str, float | None]:
+            tick(30)
+            return {}
+
+    loop: Any = object.__new__(Ticking)
+    loop.counters, loop.collector, loop.worker_restarts = None, None, 0
+    loop._rows = SimpleNamespace(write=lambda *_, **__: tick(10))
+    shares = OperationShares()
+    with marks.operation("learning"):
+        tick(60)
+    loop._write_row()
+    found = {name: share for name, share in shares.take().items() if share}
+    assert found == pytest.approx({"learning": 0.6, "logging": 0.4})
 
 
 def test_columns_are_named_after_the_operations() -> None:

@@ -49,6 +49,7 @@ from redline.train.settings import RunConfig
 from redline.user_code import is_a_users
 
 _COLLECTION, _CHECKPOINT = marks.operation("collection"), marks.operation("checkpoint")
+_LOGGING = marks.operation("logging")
 _MOST_EMPTY_ROLLOUTS = 8
 _WORKER_FAILURES = (WorkerError, EnvExitError)  # what new workers may not meet again
 
@@ -471,6 +472,7 @@ class TrainLoop(ABC):
 
     # -- rows and checkpoints -------------------------------------------------------------
 
+    @_LOGGING  # around its own columns, too: some compute on the device
     def _write_row(self) -> None:
         self._rows.write(
             self.counters,

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from redline.algos.algorithm import OffPolicyAlgorithm, OnPolicyAlgorithm, metrics_of
 from redline.collect import Collector
-from redline.profile import marks
 from redline.train.loops.collector_columns import CollectorColumns
 from redline.train.loops.divergence import DivergenceCheck
 from redline.train.loops.evaluations import Evaluations
@@ -28,7 +27,6 @@ from redline.train.progress.progress import EpisodeStatistics, ProgressLogger
 from redline.train.ranks import Ranks
 from redline.train.settings import RunConfig
 
-_LOGGING = marks.operation("logging")
 _STEPS = "optimizer_steps"
 
 __all__ = ["Counters", "Rows"]
@@ -144,7 +142,6 @@ class Rows:
 
     # -- a row ----------------------------------------------------------------------------
 
-    @_LOGGING
     def write(
         self,
         counters: Counters,
