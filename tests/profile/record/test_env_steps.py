@@ -117,6 +117,10 @@ chess.reset()
 for _ in range(20):
     chess.last()
     chess.step(0)
+    chess.step(action=0)
+for _ in range(2):
+    chess.step(None)  # as PettingZoo has each agent that has ended leave the game
+    chess.step(action=None)
 tag.reset()
 for _ in range(5):
     tag.step({})
@@ -162,13 +166,13 @@ for i in range(25):
         (EPISODES, 10 * 4, 10 + 10 * 4),
         (HALVES, 2 * (30 + 10), 1 + 2 * 30 + 10),
         (EVALUATIONS, 4 * 25, 1 + 25 + 2 * (1 + 50)),
-        (TURNS, 20 + 5, 1 + 2 * 20 + 1 + 5),
+        (TURNS, 2 * 20 + 5, 1 + 3 * 20 + 2 * 2 + 1 + 5),
         (CONTROL, 25, 1 + 25),
     ],
     ids=["resets", "halves", "evaluations", "turns", "control"],
 )
 def test_decisions_are_env_steps(profiled: Any, program: str, env_steps: int, entries: int) -> None:
-    """Resets, the first half of a step, and steps of an evaluation are none; all are simulation."""
+    """Resets, halves, turns of the dead and evaluations are none; all are simulation."""
     for name, text in MODULES.items():
         path: Path = profiled.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ Everything done to the program's classes and modules is undone by `Patches.undo`
 | operation | what counts |
 |---|---|
 | simulation | `step` and `reset` of Gymnasium, EnvPool, ALE, Stable-Baselines3, TorchRL, |
-| | PettingZoo and dm_env envs |
+| | PettingZoo and dm_env envs; `observe` and `last` of PettingZoo's AEC |
 | | and of the program's own: see `record.own_envs` |
 | backpropagation | `backward`, `torch.autograd.grad`, the `step` of optimizers |
 | zero_grad | `zero_grad` of optimizers |
@@ -34,7 +34,7 @@ from redline.profile import _native, layout, levels, marks
 from redline.profile.record.calibrate import IMPORTS
 from redline.profile.record.imports import PostImport
 from redline.profile.record.own_envs import follow_classes, without_look
-from redline.profile.record.simulation import in_simulation
+from redline.profile.record.simulation import in_simulation, in_turn
 from redline.profile.record.tasks import separating
 
 # Base classes of envs: (module, class, methods). Subclasses are followed as they are defined.
@@ -132,7 +132,7 @@ TENSOR_OPERATORS = tuple(
     )
 )
 
-Timed = Callable[[Any, str], _native.Wrapper]  # of a method and its name
+Timed = Callable[[Any, str], Callable[..., Any]]  # of a method and its name
 
 __all__ = ["Patches"]
 
@@ -162,7 +162,8 @@ class Patches:
     def operations(self) -> None:
         """Mark simulation and backpropagation wherever they happen."""
         for module, name, methods in ENV_CLASSES:
-            self._hooks.add(module, self._family_action(name, methods, in_simulation))
+            timed = in_turn if name == "AECEnv" else in_simulation
+            self._hooks.add(module, self._family_action(name, methods, timed))
         for name, methods in ALE_METHODS:
             self._hooks.add("ale_py._ale_py", self._methods_action(name, methods, in_simulation))
         for operation, module, name, methods in FRAMEWORK_CLASSES:
