@@ -79,6 +79,17 @@ def test_what_is_saved_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "new"),
+    [("sequence_length", 30), ("burn_in", 5), ("state_interval", 40), ("priority_alpha", 0.5)],
+)
+def test_what_the_saved_replay_looks_like_stays(name: str, new: float) -> None:
+    """The replay itself refused them later, by names that no setting has."""
+    before = config_of(GivenSettings(), algorithm="r2d1", env="CartPole-v1")
+    with pytest.raises(ConfigError, match=f"^{name} cannot be changed when a run is resumed"):
+        changed_config(before, {name: new})
+
+
+@pytest.mark.parametrize(
     ("algorithm", "of_the_run", "new"),
     [
         ("dqn", {"value_distribution": "categorical"}, {"v_min": 0.0, "v_max": 500.0}),

@@ -24,6 +24,10 @@ _OF_THE_DATA = frozenset(
         "replay_storage",
         "replay_frame_stack",
         "prioritized",
+        "priority_alpha",
+        "sequence_length",
+        "burn_in",
+        "state_interval",
     )
 )
 """Hyperparameters that say what the saved environments and replay look like."""
