@@ -70,6 +70,19 @@ def loses_its_class(value: Any) -> bool:
     return is_single and type(value) not in _SINGLE
 
 
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two values that `encode` gave are equal, kinds of numbers included."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
 def _encode_array(value: np.ndarray[Any, Any]) -> Any:
     if value.dtype.hasobject:
         raise NotPlainError("an array of Python objects")

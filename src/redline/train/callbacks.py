@@ -23,8 +23,10 @@ redline.train("ppo", env="CartPole-v1", callbacks=[StopWhenSlow()])
 
 A checkpoint holds a callback's state, so that a resumed run goes on exactly: what `state_dict()`
 gives, if the callback has that and `load_state_dict(state)`; else those of its attributes that are
-plain data (numbers, strings, arrays, lists, dicts; no classes derived from these). An exception in
-a callback ends the run with a checkpoint and the traceback.
+plain data (numbers, strings, arrays, lists, dicts; no classes derived from these). They replace
+what the callback of the resumed run was made with; of Redline's own callbacks only the progress is
+taken from the checkpoint, so new arguments hold. An exception in a callback ends the run with a
+checkpoint and the traceback.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from redline.envs.attributes import plain_attribute
+from redline.envs.plain_data import is_same
 from redline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -209,6 +213,9 @@ class StopAtReturn:
 class Curriculum:
     """Set an attribute of the environments to one value after the other.
 
+    A resumed run may have other arguments: it goes on in the stage where it was, or in the last one
+    if there are fewer.
+
     Args:
         attribute: of the environments or their wrappers.
         values: in the order in which they are set; the first one at the start.
@@ -253,19 +260,37 @@ class Curriculum:
         self.returns: deque[float] = deque(maxlen=self.episodes)
         self.begun: set[int] = set()  # environments in which an episode ended since the last move
         self.ahead = 0  # iterations whose rollouts were made before it, at the most
+        self.is_first = True  # whether no value was set before the present one
+        self.is_other = False  # whether a resume gave other arguments, and so another present value
+
+    def compare(self, before: Mapping[str, Any]) -> None:
+        """See whether the present value is another than before a resume; `on_start` sets it then.
+
+        Args:
+            before: all attributes as plain data, of the checkpoint.
+        """
+        self.stage = min(self.stage, len(self.limits))
+        self.returns = deque(self.returns, maxlen=self.episodes)
+        if "values" in before:  # a checkpoint leaves out those that are not plain data
+            was = [before["attribute"], before["values"][before["stage"]]]
+            value = plain_attribute(self.attribute, self.values[self.stage])
+            self.is_other = not is_same(was, [self.attribute, value])
 
     def on_start(self, state: RunState) -> None:
-        """Set the first value; a resumed run has the present one already."""
+        """Set the first value; a resumed run has the present one, unless it is another now."""
         if state.env_steps == 0:
             self._begin()  # the object may have served another run
             state.envs.set_attr(self.attribute, self.values[0])
+        elif self.is_other:
+            self.is_other = False
+            self._move(state)
 
     def on_episode(self, state: RunState) -> None:
         """Take the episode's return in, unless it began under the value before."""
         episode = state.episode
         if episode is None or not self.by_return or self.ahead:
             return
-        if self.stage == 0 or episode.env_id in self.begun:
+        if (self.is_first and self.stage == 0) or episode.env_id in self.begun:
             self.returns.append(float(episode.return_))
         else:
             self.begun.add(episode.env_id)
@@ -275,11 +300,15 @@ class Curriculum:
         self.ahead = max(self.ahead - 1, 0)
         if self.stage < len(self.limits) and self._is_time(state):
             self.stage += 1
-            self.returns.clear()
-            self.begun.clear()
-            self.ahead = state.rollouts_ahead
-            state.envs.set_attr(self.attribute, self.values[self.stage])
+            self._move(state)
         state.log(f"curriculum/{self.attribute}", self.stage)
+
+    def _move(self, state: RunState) -> None:
+        """Set the stage's value; what was seen under the one before says nothing of it."""
+        self.returns.clear()
+        self.begun.clear()
+        self.ahead, self.is_first = state.rollouts_ahead, False
+        state.envs.set_attr(self.attribute, self.values[self.stage])
 
     def _is_time(self, state: RunState) -> bool:
         limit = self.limits[self.stage]
@@ -329,3 +358,14 @@ class SaveBest:
         if self.best is None or score > self.best:
             self.best = score
             state.save_best(score)
+
+
+ARGUMENTS: Mapping[type, frozenset[str]] = {
+    StopAtReturn: frozenset(("threshold", "min_episodes")),
+    Curriculum: frozenset(("attribute", "values", "limits", "episodes", "by_return")),
+    SaveBest: frozenset(("every_env_steps", "min_episodes")),
+}
+"""Attributes that say what was asked for, not how far it is: those given at a resume hold.
+
+Of these classes alone. Of one derived from them all is restored, as of any class of a user's.
+"""

@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from redline.errors import (
     IncompatibleCheckpointError,
 )
 from redline.train.callbacks import Callback, RunState, SaveBest, StopAtReturn
-from redline.train.loops.callback_calls import CallbackCalls, callbacks_given
+from redline.train.loops.callback_calls import CallbackCalls, TrainingEnvironments, callbacks_given
 from redline.train.loops.evaluate import Evaluation
 from redline.train.presets import preset_config
 from redline.train.runs.changes import changed_config
@@ -125,6 +126,40 @@ def test_stop_at_return(tmp_path: Path) -> None:
         assert train(tmp_path / "s", stop_at_return=5).inspect()["env_steps"] == 128
     few = train(tmp_path / "t", callbacks=[StopAtReturn(4, min_episodes=1)])
     assert few.inspect()["env_steps"] == 64
+
+
+def test_a_larger_return_holds_at_a_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Episodes return 4. The callback used to be given its old threshold, and stopped at once."""
+    run = train(tmp_path / "r", callbacks=[StopAtReturn(4)], total_env_steps=256)
+    assert run.inspect()["env_steps"] == 128
+    again: dict[str, Any] = {"resume": run.out, "env": Leveled}
+    redline.train(**again, callbacks=[StopAtReturn(5)])
+    assert "give --total-env-steps 256 and StopAtReturn a larger" in capsys.readouterr().err
+    redline.train(**again, callbacks=[StopAtReturn(5)], total_env_steps=256, quiet=True)
+    assert run.inspect()["env_steps"] == 256
+
+
+class StopsLater(StopAtReturn):
+    """Of a user's own: raises what it was given, which is progress then."""
+
+
+def test_all_of_a_class_derived_from_redlines_is_restored() -> None:
+    saved = CallbackCalls([StopsLater(4)], state=None).state_dict()  # type: ignore[arg-type]
+    resumed = StopsLater(5)
+    CallbackCalls([resumed], state=None).load_state_dict(saved)  # type: ignore[arg-type]
+    assert resumed.threshold == 4.0
+
+
+def test_arguments_of_save_best_hold_and_its_progress_goes_on() -> None:
+    before, resumed = SaveBest(every_env_steps=64), SaveBest(every_env_steps=32, min_episodes=1)
+    before.best, before.looked_at = 7.0, 128
+    saved = CallbackCalls([before], state=None).state_dict()  # type: ignore[arg-type]
+    CallbackCalls([resumed], state=None).load_state_dict(saved)  # type: ignore[arg-type]
+    assert vars(resumed) == {
+        "every_env_steps": 32, "min_episodes": 1, "best": 7.0, "looked_at": 128,
+    }  # fmt: skip
 
 
 class Fails:
@@ -426,6 +461,16 @@ def test_set_refuses_what_only_begins_a_run_and_fixes_a_temperature() -> None:
     with pytest.raises(ConfigError, match=r"initial_alpha cannot be .* what a run begins with"):
         changed_config(config, {"initial_alpha": 7.0})
     assert changed_config(config, {"alpha": 0.2}).algo.alpha == 0.2  # type: ignore[attr-defined]
+
+
+def test_ranks_follow_attributes_that_are_arrays() -> None:
+    """An array equals another one as a whole; which parts do is no truth value."""
+    given: list[Any] = []
+    collector: Any = SimpleNamespace(set_env_attr=lambda _, value: given.append(value.tolist()))
+    environments = TrainingEnvironments(collector)
+    for array in (np.arange(2), np.arange(2), np.arange(3)):
+        environments.follow({"level": array})
+    assert given == [[0, 1], [0, 1, 2]]
 
 
 class Plain:

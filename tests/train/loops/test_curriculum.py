@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.train.loops.leveled import SMALL, Leveled, rows, train
 
@@ -13,6 +14,7 @@ import redline
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError
 from redline.train.callbacks import Curriculum
+from redline.train.loops.callback_calls import CallbackCalls
 
 
 def test_a_curriculum_by_env_steps_and_by_return(tmp_path: Path) -> None:
@@ -79,3 +81,53 @@ def test_rollouts_made_ahead_of_a_move_do_not_count() -> None:
         course.on_iteration(state)
         stages.append(course.stage)
     assert stages == [1, 1, 1, 1, 2]
+
+
+def test_other_values_hold_at_a_resume(tmp_path: Path) -> None:
+    """Level 2 until 128, and 3 until 256. Then 3 is 5, and 6 comes after 384 env_steps."""
+
+    def course(*values: float, limits: list[int]) -> list[Curriculum]:
+        return [Curriculum("level", values, at_env_steps=limits)]
+
+    run = train(tmp_path / "r", callbacks=course(2, 3, limits=[128]), total_env_steps=256)
+    redline.train(
+        resume=run.out, env=Leveled, callbacks=course(2, 5, 6, limits=[128, 384]),
+        total_env_steps=512, quiet=True,
+    )  # fmt: skip
+    assert [row["return_mean"] for row in rows(run)] == ["8.0", "12.0", "20.0", "24.0"]
+
+
+def resumed(before: Curriculum, now: Curriculum) -> list[tuple[str, Any]]:
+    """What `now` sets in the environments at the start of a run that `before` was of."""
+    given: list[tuple[str, Any]] = []
+    envs = SimpleNamespace(set_attr=lambda name, value: given.append((name, value)))
+    state: Any = SimpleNamespace(env_steps=64, rollouts_ahead=0, envs=envs)
+    CallbackCalls([now], state).load_state_dict(CallbackCalls([before], state).state_dict())
+    now.on_start(state)
+    return given
+
+
+def test_a_resume_keeps_the_stage_and_takes_new_arguments() -> None:
+    """In stage 2 with returns 3, 4, 5: fewer episodes, fewer values, another attribute."""
+    before = Curriculum("level", [1, 2, np.ones(2)], at_return=9, episodes=3)
+    before.stage = 2
+    before.returns.extend([3.0, 4.0, 5.0])
+    same = Curriculum("level", [7, 8, np.ones(2), 9], at_return=1, episodes=2)
+    assert resumed(before, same) == []
+    assert (same.stage, list(same.returns), same.limits) == (2, [4.0, 5.0], [1.0, 1.0, 1.0])
+    fewer = Curriculum("level", [1, 2], at_return=9)
+    assert resumed(before, fewer) == [("level", 2)]
+    assert (fewer.stage, list(fewer.returns)) == (1, [])
+    other = Curriculum("width", [1, 2, 3], at_return=9)
+    assert resumed(before, other) == [("width", 3)]
+    assert other.stage == 2
+
+
+def test_episodes_under_way_say_nothing_of_another_first_value() -> None:
+    now = Curriculum("level", [4, 2], at_return=9)
+    assert resumed(Curriculum("level", [1, 2], at_return=9), now) == [("level", 4)]
+    for number, return_ in enumerate((1.0, 6.0)):
+        episode = EpisodeRecord(env_id=0, episode_id=number, return_=return_, length=4)
+        state: Any = SimpleNamespace(episode=episode)
+        now.on_episode(state)
+    assert list(now.returns) == [6.0]

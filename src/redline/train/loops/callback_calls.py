@@ -12,7 +12,7 @@ import gymnasium
 from redline.collect import Collector
 from redline.engines.watch import may_have_changed
 from redline.envs.attributes import plain_attribute, set_attribute
-from redline.envs.plain_data import NotPlainError, decode, encode, loses_its_class
+from redline.envs.plain_data import NotPlainError, decode, encode, is_same, loses_its_class
 from redline.errors import (
     CallbackError,
     ConfigError,
@@ -23,7 +23,7 @@ from redline.errors import (
 )
 from redline.plain_text import shortened
 from redline.registry import PYTHON_ONLY, import_place, place_of
-from redline.train.callbacks import EVENTS, RunState
+from redline.train.callbacks import ARGUMENTS, EVENTS, Curriculum, RunState
 from redline.train.setting_values import words
 from redline.user_code import is_a_users, may_not_exit
 
@@ -188,9 +188,14 @@ class CallbackCalls:
         for callback, part in zip(self._callbacks, saved, strict=True):
             if "state" in part:
                 callback.load_state_dict(part["state"])
-            for name, value in part.get("attributes", {}).items():
-                _require_data(callback, name)
-                _set(callback, name, decode(value))
+            attributes = part.get("attributes", {})
+            given = ARGUMENTS.get(type(callback), ())
+            for name, value in attributes.items():
+                if name not in given:
+                    _require_data(callback, name)
+                    _set(callback, name, decode(value))
+            if given and isinstance(callback, Curriculum):
+                callback.compare(attributes)
 
 
 class TrainingEnvironments:
@@ -246,7 +251,7 @@ class TrainingEnvironments:
             attributes: name -> plain data, from its `state_dict`.
         """
         for name, value in attributes.items():
-            if name not in self._attributes or self._attributes[name] != value:
+            if name not in self._attributes or not is_same(self._attributes[name], value):
                 self.set_attr(name, decode(value))
 
     def set_again(self, collector: Collector | None = None) -> None:

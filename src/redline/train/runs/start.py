@@ -370,8 +370,9 @@ def _why_it_ended(
     if reason is None or asked:
         return None
     how = f"--total-env-steps {total}"
-    if config.run.stop_at_return is not None and str(reason).startswith(RETURN_REACHED):
-        how += " --set stop_at_return=None"
+    if str(reason).startswith(RETURN_REACHED):
+        by_setting = config.run.stop_at_return is not None
+        how += " --set stop_at_return=None" if by_setting else " and StopAtReturn a larger return"
     return (
         f"{out} was ended by a callback at {env_steps:,} env_steps: {reason}. To train on all the "
         f"same, give {how}."
