@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from redline.launch.launcher import launch
+from redline.launch.run_process import stop_with_launcher
 from redline.launch.state import NewRun, Outcome, SweepState
 
 
@@ -20,6 +22,7 @@ class Played:
         self.outcomes = {name: list(each) for name, each in (outcomes or {}).items()}
         self.running: dict[int, str] = {}
         self.order: list[str] = []
+        self.grace_s = 0.0
 
     def free(self) -> str | None:
         return "a slot" if len(self.running) < self.size else None
@@ -41,7 +44,7 @@ class Played:
         raise NotImplementedError
 
     def close(self, grace_s: float) -> list[tuple[int, Outcome]]:
-        del grace_s
+        self.grace_s = grace_s
         found = [(run_id, Outcome(exit_signal=15, stopped=True)) for run_id in self.running]
         self.running = {}
         return found
@@ -85,6 +88,27 @@ def test_a_launcher_that_is_stopped_leaves_its_runs_queued(state: SweepState) ->
     launch(state, Played(2), stopped=lambda: next(looks), poll_s=0.0)
     assert [run.state for run in state.runs()] == ["queued", "queued", "queued", "queued"]
     assert state.attempts(1)[0]["exit_signal"] == 15
+
+
+def test_runs_have_as_long_for_checkpoints_as_the_page_on_slurm_gives_them(
+    state: SweepState,
+) -> None:
+    """The job is killed 180 s after the signal; 30 of them are for the launcher itself."""
+    page = (Path(__file__).parents[2] / "docs/slurm.md").read_text()
+    assert "--signal=B:TERM@180" in page
+    assert "Runs have 150 seconds" in page
+    places = Played(2)
+    launch(state, places, stopped=lambda: True, poll_s=0.0)
+    assert places.grace_s == 150.0
+    assert inspect.signature(stop_with_launcher).parameters["grace_s"].default == 150.0
+
+
+def test_torchrun_leaves_ranks_what_the_page_on_slurm_gives_them() -> None:
+    """Without the variable it kills them 30 s after the signal."""
+    page = (Path(__file__).parents[2] / "docs/slurm.md").read_text()
+    script = page[: page.index("srun torchrun")]
+    assert "--signal=TERM@120" in script
+    assert "export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=100" in script
 
 
 def test_an_error_of_the_launcher_stops_its_runs(state: SweepState) -> None:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 
 from redline.launch.places import Places
+from redline.launch.run_process import GRACE_S
 from redline.launch.state import RUNS, Outcome, QueuedRun, SweepState
 from redline.train.loops.stop_signal import StopSignal
 
 _POLL_S = 0.05
-_GRACE_S = 60.0  # for the checkpoints of runs that are stopped
 
 StopRequest = StopSignal
 """Notes the first SIGINT, SIGTERM or SIGHUP; a later wish interrupts at once."""
@@ -89,11 +89,11 @@ def _closing(places: Places, note: Callable[[list[tuple[int, Outcome]]], None]) 
     try:
         yield
     except BaseException:
-        ended = places.close(_GRACE_S)
+        ended = places.close(GRACE_S)
         with contextlib.suppress(Exception):  # the first error is the one to tell
             note(ended)
         raise
-    note(places.close(_GRACE_S))
+    note(places.close(GRACE_S))
 
 
 def _sentence(run: QueuedRun, outcome: Outcome, became: str, state: SweepState) -> str:

@@ -28,8 +28,8 @@ from redline.plain_files import lock_within, open_plain, read_json, read_row
 ORDER, OUTCOME = "order.json", "outcome.json"
 _TAIL_BYTES = 2**14
 _LOCK = ".process.lock"
-_GRACE_S = 30.0  # for the checkpoint of a run whose launcher is gone
-_PREDECESSOR_S = 120.0  # for the process of a launcher that is gone
+GRACE_S = 150.0  # for the checkpoint of a run that is stopped; within the 180 of docs/slurm.md
+_PREDECESSOR_S = GRACE_S + 30.0  # for the process of a launcher that is gone
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
         os.close(lock)
 
 
-def stop_with_launcher(descriptor: int, grace_s: float = _GRACE_S) -> None:
+def stop_with_launcher(descriptor: int, grace_s: float = GRACE_S) -> None:
     """Stop this process when the other end of a pipe closes: SIGTERM first, then SIGKILL."""
 
     def wait() -> None:

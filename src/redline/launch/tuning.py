@@ -34,7 +34,7 @@ from redline.launch.checking import starting_config, typed_settings
 from redline.launch.confirming import Confirmed
 from redline.launch.launcher import StopRequest
 from redline.launch.places import Places
-from redline.launch.run_process import ORDER, is_of_another
+from redline.launch.run_process import GRACE_S, ORDER, is_of_another
 from redline.launch.scores import score_of
 from redline.launch.search_spaces import Choice
 from redline.launch.state import RUNS, Outcome
@@ -61,7 +61,6 @@ _STEPS = 100  # in which a trial reports: hundredths of its run
 _REPORTS_STEPS = "reports_steps"
 _KEEPS_UPDATES = "keeps_updates"
 _POLL_S = 0.2
-_GRACE_S = 60.0
 _MAKING, _MAKING_S = "making.lock", 60.0
 
 
@@ -330,7 +329,7 @@ class _Search:
 
         A trial that had just been pruned is pruned: its run has been told to stop for good.
         """
-        for number, outcome in self._places.close(_GRACE_S):
+        for number, outcome in self._places.close(GRACE_S):
             if not outcome.stopped or self._running[number].pruned:
                 self._note(number, outcome)
 
