@@ -85,7 +85,8 @@ def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
     """Where the mean lies beside the zoo's interval: above, within or below.
 
     "" without an interval, of a shorter run that does not reach it, of a record with other
-    settings than today's, and where fewer than `LEAST_SEEDS` are meant. Of fewer than `LEAST_SEEDS` seeds, how many there are.
+    settings than today's, and where fewer than `LEAST_SEEDS` are meant. Of fewer seeds than that,
+    how many there are.
     """
     figure = published(experiment.algorithm, experiment.env).get("zoo")
     is_judged = experiment.seeds >= LEAST_SEEDS and not records.outdated(experiment, record)

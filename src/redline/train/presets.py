@@ -93,7 +93,10 @@ Such a setting of a preset goes back to its plain default, unless it is given as
 
 _ROWS = 64  # of a minibatch where num_minibatches is None, see PPOConfig
 
-COUPLED = frozenset(name for setting, chosen_for, _ in _DERIVED for name in (setting, chosen_for))
+FOLLOWING = frozenset(setting for setting, _, _ in _DERIVED)
+"""Settings that a preset may have chosen for others."""
+
+COUPLED = FOLLOWING | {chosen_for for _, chosen_for, _ in _DERIVED}
 """Settings of which `preset_config` must know whether they are given."""
 
 

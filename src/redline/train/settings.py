@@ -172,7 +172,8 @@ class RunSettings:
     at the same moment."""
     name: str | None = None
     """What the run is called in tables and logs, and its default directory.
-    None: <algorithm>-<env>-seed<seed>."""
+    None: <algorithm>-<env>-seed<seed>; before the seed up to three hyperparameters that differ from
+    the preset's."""
     group: str | None = None
     """Runs that belong together: a folder under runs, and W&B's group."""
     tags: tuple[str, ...] = ()

@@ -110,7 +110,8 @@ class RunOptions(TypedDict, total=False):
     by a run that starts at the same moment."""
     name: str | None
     """What the run is called in tables and logs, and its default directory. None:
-    <algorithm>-<env>-seed<seed>."""
+    <algorithm>-<env>-seed<seed>; before the seed up to three hyperparameters that differ from
+    the preset's."""
     group: str | None
     """Runs that belong together: a folder under runs, and W&B's group."""
     tags: Sequence[str] | str

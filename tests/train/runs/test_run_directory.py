@@ -11,6 +11,7 @@ import pytest
 import redline
 from redline.errors import ConfigError, RunDirectoryError
 from redline.train.presets import preset_config
+from redline.train.runs.idle_settings import changed_settings, settings_beside_preset
 from redline.train.runs.run_directory import RunLock, run_directory, run_name
 from redline.train.runs.summary import is_running
 from redline.train.settings import RunConfig
@@ -29,6 +30,42 @@ def test_names_tell_what_differs() -> None:
     assert run_name(changed, many).count("=") == 3
     assert "and2more" in run_name(changed, many)
     assert run_name(config(name="mine"), many) == "mine"
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "name"),
+    [
+        # (env, what the caller sets, all of it plain defaults, the name)
+        ("CartPole-v1", {"gamma": 0.99}, "ppo-CartPole-v1-gamma=0.99-seed1"),
+        ("CartPole-v1", {"gamma": 0.98}, "ppo-CartPole-v1-seed1"),  # as the preset has it
+        (
+            "Walker2d-v5",
+            {"normalize_obs": False},
+            "ppo-Walker2d-v5-normalize_obs=False-seed1",
+        ),
+    ],
+)
+def test_a_plain_default_that_is_not_the_presets_stands_in_the_name(
+    env: str, settings: dict[str, object], name: str
+) -> None:
+    """CartPole's preset has gamma = 0.98, and MuJoCo's normalizes observations."""
+    changed = preset_config("ppo", env, "auto").replace(**settings)
+    assert run_name(changed, settings_beside_preset(changed, "ppo")) == name
+
+
+def test_a_run_is_found_under_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    small = {"total_env_steps": 256, "quiet": True, "tensorboard": False, "tune_process": False}
+    run = redline.train("ppo", env="CartPole-v1", gamma=0.99, **small)
+    assert run.out == Path("runs/ppo-CartPole-v1-gamma=0.99-seed1")
+
+
+def test_a_repeated_run_keeps_its_settings_in_the_name() -> None:
+    base = preset_config("ppo", "CartPole-v1", "auto").replace(gamma=0.99)
+    again = base.replace(seed=2)
+    assert changed_settings(again, "ppo", base) == {"seed"}
+    named = settings_beside_preset(again, "ppo", base)
+    assert run_name(again, named) == "ppo-CartPole-v1-gamma=0.99-seed2"
 
 
 def test_starts_at_the_same_moment_take_directories_of_their_own(

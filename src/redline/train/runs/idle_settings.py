@@ -25,12 +25,12 @@ from redline.envs import VecEnv
 from redline.envs.atari import is_atari
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import BACKENDS
-from redline.errors import ConfigError
+from redline.errors import ConfigError, UnknownNameError
 from redline.models.observation_encoder import image_shape, leaf_spaces
 from redline.policies.masks import network_space
 from redline.previous_inputs import without_previous
 from redline.train.loops.background_evaluation import BackgroundEvaluation
-from redline.train.presets import preset_config
+from redline.train.presets import FOLLOWING, preset_config
 from redline.train.runs.given import Given
 from redline.train.settings import RunConfig
 
@@ -45,22 +45,57 @@ def changed_settings(
         algorithm: its name or class.
         base: the settings of another run that this one repeats; then names of those that differ.
     """
-    run = config.run
-    kwargs = {"env_kwargs": run.env_kwargs}
-    preset = base or preset_config(declaration(algorithm), run.env, run.preset, kwargs)
-    given: set[str] = set()
-    for part, usual in ((config.run, preset.run), (config.policy, preset.policy)):
-        given |= _differing(part, usual)
-    return frozenset(given | _differing(config.algo, preset.algo))
-
-
-def _differing(part: Any, usual: Any) -> set[str]:
-    return {
+    usual = base or _preset_of(config, algorithm)
+    return frozenset(
         field.name
-        for field in dataclasses.fields(part)
-        if (value := getattr(part, field.name)) != getattr(usual, field.name, value)
-        and value != field.default
-    }
+        for field, value in _differing(config, usual)
+        if value != field.default  # what a preset set has no effect any more, and needs none
+    )
+
+
+def settings_beside_preset(
+    config: RunConfig, algorithm: str | type[Algorithm], base: RunConfig | None = None
+) -> frozenset[str]:
+    """Names of the settings that differ from the preset's, plain defaults among them.
+
+    Args:
+        config: all settings of a new run.
+        algorithm: its name or class.
+        base: the settings of another run that this one repeats; they are compared with where the
+            preset is none of this version's.
+    """
+    try:
+        usual = _preset_of(config, algorithm)
+    except UnknownNameError:
+        if base is None:
+            raise
+        usual = base
+    return frozenset(field.name for field, _ in _differing(config, usual))
+
+
+def _preset_of(config: RunConfig, algorithm: str | type[Algorithm]) -> RunConfig:
+    """What a run's preset gives beside the settings that the run has otherwise."""
+    said, run = declaration(algorithm), config.run
+    beside: dict[str, Any] = {"env_kwargs": run.env_kwargs}
+    alone = preset_config(said, run.env, run.preset, beside)
+    for field, value in _differing(config, alone):
+        if field.name not in FOLLOWING or value != field.default:
+            beside[field.name] = value
+    return preset_config(said, run.env, run.preset, beside)
+
+
+def _differing(config: RunConfig, usual: RunConfig) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    """The fields with other values than in `usual`, and their values."""
+    parts = (
+        (config.run, usual.run),
+        (config.policy, usual.policy),
+        (config.algo, usual.algo),
+    )
+    for part, own in parts:
+        for field in dataclasses.fields(part):
+            value = getattr(part, field.name)
+            if value != getattr(own, field.name, value):
+                yield field, value
 
 
 _OF_COLLECTING = ("stop_at_return", "reset_mode", "policy_device", "env_device")

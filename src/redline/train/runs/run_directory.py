@@ -38,7 +38,7 @@ def run_name(config: RunConfig, changed: Iterable[str] = ()) -> str:
 
     Args:
         config: of the run.
-        changed: names of the settings that the caller changed from those of the preset.
+        changed: names of the settings that differ from the preset's.
     """
     if config.run.name is not None:
         return config.run.name
@@ -69,7 +69,7 @@ def run_directory(config: RunConfig, changed: Iterable[str] = ()) -> Iterator[Pa
 
     Args:
         config: of the run; its `out` is taken as it is.
-        changed: names of the settings that the caller changed from those of the preset.
+        changed: names of the settings that differ from the preset's.
 
     Raises:
         RunDirectoryError: if it holds a run already or cannot be written.

@@ -52,7 +52,7 @@ from redline.train.runs.given import (
     require_same_network,
 )
 from redline.train.runs.history import saved
-from redline.train.runs.idle_settings import changed_settings
+from redline.train.runs.idle_settings import changed_settings, settings_beside_preset
 from redline.train.runs.outside_settings import require_confirmed
 from redline.train.runs.recorded_data import data_label
 from redline.train.runs.run import Run
@@ -223,12 +223,13 @@ def start_run(
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
     )
+    named = settings_beside_preset(config, given.algorithm or config.algorithm, base)
     config = in_time(config, given.changed, are_new=are_new)
     with joined_ranks(config.run.device) as ranks:
         if not ranks.is_first:
             out = Path(ranks.from_first(None))
             return _executed(config, out, given, None, recording, ranks=ranks)
-        with run_directory(config, given.changed) as out:
+        with run_directory(config, named) as out:
             ranks.from_first(str(out))
             return _executed(config, out, given, None, recording, ranks=ranks)
 
