@@ -81,15 +81,16 @@ class MissingExtraError(RedlineError, ImportError):
 
     Args:
         package: import name of what is missing.
-        extra: the extra of `redline` that brings it.
+        extra: the extra of `redline` that brings it; None: none does.
         purpose: what it is needed for, to complete "is needed for ...".
     """
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str | None, purpose: str) -> None:
         self.package, self.extra, self.purpose = package, extra, purpose
+        wanted = package if extra is None else f"'redline[{extra}]'"
         super().__init__(
             f"the package {package!r} is needed for {purpose} but is not installed. "
-            f"Install it with: pip install 'redline[{extra}]'"
+            f"Install it with: pip install {wanted}"
         )
 
     def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:

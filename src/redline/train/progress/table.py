@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from redline.data import Array
+from redline.errors import MissingExtraError
 from redline.train.progress.curves import load_progress
 
 _SHOWN = ("env_steps", "wall_time_s", "sps", "return_mean", "return_std", "episodes")
@@ -61,9 +62,15 @@ class ProgressTable(Mapping[str, Array]):
         ]
 
     def to_pandas(self) -> Any:
-        """A pandas DataFrame; pandas must be installed."""
-        import pandas
+        """A pandas DataFrame.
 
+        Raises:
+            MissingExtraError: without pandas, which no extra of Redline brings.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("pandas", None, "a data frame of the rows") from error
         return pandas.DataFrame(self._columns)
 
     def __repr__(self) -> str:
