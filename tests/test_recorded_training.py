@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from redline.cli import main
+from redline.recorded_training import recording
 from redline.train.progress.operation_shares import COLUMNS
 
 ARGUMENTS = shlex.split(
@@ -51,6 +52,21 @@ def test_a_profiled_run_is_the_same_run_with_a_report(
     names = {path.name for path in (run / "profile").iterdir() if path.is_dir()}
     assert names == {"session-2", "session-3"}
     assert (run / "profile" / "report-3.html").is_file()
+
+
+def test_a_run_that_fails_says_how_to_report_its_session(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def training() -> None:
+        with recording("light")(tmp_path / "a run"):
+            raise RuntimeError("it diverged")
+
+    with pytest.raises(RuntimeError, match="it diverged"):
+        training()
+    session = tmp_path / "a run" / "profile" / "session-1"
+    command = f"redline report '{session}'"
+    assert f"profile: read what was recorded with: {command}\n" in capfd.readouterr().err
+    assert main(shlex.split(command)[1:]) == 0
 
 
 def test_updates_of_the_cpu_engine_are_learning_as_a_whole(tmp_path: Path) -> None:

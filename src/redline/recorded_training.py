@@ -7,6 +7,7 @@ nothing of training.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -24,7 +25,8 @@ def recording(mode: str, **options: Any) -> ProfileRecording:
     """Run directory -> what records the training in it and writes its report.
 
     The session goes to `profile/session-<n>`, one for each time the run is started or
-    resumed; beside it lie `report-<n>.txt` and `report-<n>.html`.
+    resumed; beside it lie `report-<n>.txt` and `report-<n>.html`. Training that fails leaves the
+    session alone, and the command that reports it is printed.
 
     Args:
         mode: "light", "full" or "sample".
@@ -44,7 +46,13 @@ def recording(mode: str, **options: Any) -> ProfileRecording:
         number = _next_number(folder)
         directory = folder / f"session-{number}"
         with session(directory, mode=mode, **options):
-            yield
+            try:
+                yield
+            except BaseException:
+                # No report: it may take minutes, and a failure of its own would hide this one.
+                command = f"redline report {shlex.quote(str(directory))}"
+                sys.stderr.write(printable(f"profile: read what was recorded with: {command}\n"))
+                raise
         _write_report(directory, folder, number)
 
     return record

@@ -14,7 +14,7 @@ from redline.train.progress.table import ProgressTable
 
 def test_without_pandas_the_fix_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match="Install it with: pip install pandas$"):
+    with pytest.raises(MissingExtraError, match="Install it with: pip install pandas"):
         ProgressTable({"env_steps": np.array([64.0])}).to_pandas()
 
 
