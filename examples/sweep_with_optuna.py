@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     parser = argparse.ArgumentParser()
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--env-steps", type=int, default=20_000, help="of each trial")
-    parser.add_argument("--slots", type=int, default=2, help="trials at the same time")
+    parser.add_argument("--slots", type=int, help="trials at the same time; else one per core")
     parser.add_argument("--out", type=Path, default=Path("runs/search"))
     given = parser.parse_args(argv)
     found = redline.tune(

@@ -83,9 +83,11 @@ def test_offline_to_online(capsys: pytest.CaptureFixture[str]) -> None:
     assert "replay begins with" in capsys.readouterr().err
 
 
-def test_a_search_with_optuna() -> None:
+def test_a_search_with_optuna(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there is one core."""
     pytest.importorskip("optuna", reason="extra tune is not installed")
-    argv = ["--trials", "1", "--env-steps", "256", "--slots", "1", "--out", "search"]
+    monkeypatch.setattr("redline.launch.slots.usable_cpus", lambda cgroup: 1)
+    argv = ["--trials", "1", "--env-steps", "256", "--out", "search"]
     best = program("sweep_with_optuna").main(argv)
     assert "learning_rate" in best.read_text()
 
