@@ -93,7 +93,7 @@ class MissingExtraError(RedlineError, ImportError):
             f"Install it with: pip install {wanted}"
         )
 
-    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str | None, str]]:
         """Survive the trip from a worker process (the default keeps only the message)."""
         return (type(self), (self.package, self.extra, self.purpose))
 
