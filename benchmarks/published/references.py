@@ -61,7 +61,7 @@ _ZOO = {
 # Where the zoo's run is longer than the experiment.
 _LONGER = {
     "LunarLanderContinuous-v3": {"sac": 500_000, "tqc": 500_000},
-    "BipedalWalker-v3": {"sac": 500_000, "tqc": 500_000, "td3": 1_000_000, "ddpg": 1_000_000},
+    "BipedalWalker-v3": {"tqc": 500_000, "td3": 1_000_000, "ddpg": 1_000_000},
 }
 _CLEANRL = {
     "HalfCheetah-v5": {"ppo": "1,443 +- 46", "sac": "9,635 +- 1,424", "td3": "9,583 +- 126"},

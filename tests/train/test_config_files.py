@@ -348,6 +348,9 @@ _SAC, _LANDER = ("sac", "HalfCheetah-v5"), ("dqn", "LunarLander-v3")
         ("ppo", "Acrobot-v1", {"rollout_length": 10}, {"num_minibatches": None}),
         ("ppo", "LunarLander-v3", {"num_envs": 1, "num_minibatches": 8}, {"num_minibatches": 8}),
         ("appo", "HalfCheetah-v5", {"core": "lstm"}, {"num_minibatches": None}),
+        # These have other sizes than 64, so the number is what was chosen.
+        ("ppo", "CartPole-v1", {"num_envs": 16}, {"num_minibatches": 1}),
+        ("ppo", "ALE/Pong-v5", {"num_envs": 16}, {"num_minibatches": 4}),
         ("ppo", "redline/CartPoleHiddenVelocity-v1", {"core": "none"}, {"num_minibatches": 4}),
         (*_LANDER, {}, {"tau": 0.005, "target_update_interval": 1}),
         (*_LANDER, {"target_update_interval": 250}, {"tau": 1.0, "target_update_interval": 250}),

@@ -175,7 +175,7 @@ def test_auto_looks_at_the_arguments_of_the_environment(
 ) -> None:
     """Gymnasium makes these environments by their arguments as well as by an id."""
     assert family(env, env_kwargs) == expected
-    assert preset_config("a2c", env, "auto", env_kwargs).run.preset == expected
+    assert preset_config("a2c", env, "auto", {"env_kwargs": env_kwargs}).run.preset == expected
 
 
 def test_the_family_of_an_id_with_its_module_is_that_of_the_id() -> None:

@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {"total_env_steps": 64, "quiet": True, "tensorboard": Fa
          "burn_in=100 is longer than sequence_length=10"),
         ("ppo", "CartPole-v1", {"num_envs": 2, "rollout_length": 8, "num_minibatches": 16},
          "num_envs=2 \\* rollout_length=8 in num_minibatches=16 leaves one row to each"),
-        ("appo", "CartPole-v1", {"num_envs": 4, "rollout_length": 1, "core": "lstm"},
+        ("appo", "LunarLander-v3", {"num_envs": 4, "rollout_length": 1, "core": "lstm"},
          "num_minibatches=4 leaves one row"),
         ("ppo", "CartPole-v1", {"preset": "atari"}, "preset='atari' is for environments with im"),
         ("dqn", "CartPole-v1", {"preset": "minatar", "learning_starts": 8, "replay_size": 1000,

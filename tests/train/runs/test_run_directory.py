@@ -53,6 +53,17 @@ def test_a_plain_default_that_is_not_the_presets_stands_in_the_name(
     assert run_name(changed, settings_beside_preset(changed, "ppo")) == name
 
 
+def test_what_ends_with_an_option_is_not_named_beside_it() -> None:
+    """SAC's own rates on MuJoCo end with learning_rate, PPO's minibatches with num_envs."""
+    for algorithm, env, given in (
+        ("sac", "HalfCheetah-v5", {"learning_rate": 1e-4}),
+        ("ppo", "LunarLander-v3", {"num_envs": 8}),
+        ("sac", "LunarLander-v3", {"env_kwargs": '{"continuous": true}'}),
+    ):
+        changed = preset_config(algorithm, env, "auto", given).replace(**given)
+        assert settings_beside_preset(changed, algorithm) == given.keys()
+
+
 def test_a_run_is_found_under_that_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     small = {"total_env_steps": 256, "quiet": True, "tensorboard": False, "tune_process": False}
