@@ -180,8 +180,8 @@ _LONGER: tuple[Experiment, ...] = (
 
 # What one core does in a second, roughly, for the order alone.
 _ROUGH_SPS = {"ppo": 3_000, "a2c": 5_000, "impala": 4_000, "appo": 3_000, "reinforce": 5_000}
-_ROUGH_SPS |= {"dqn": 1_000, "r2d1": 800, "sac": 200, "td3": 300, "ddpg": 350, "tqc": 150}
-_ROUGH_SPS |= {"crossq": 20}
+_ROUGH_SPS |= {"dqn": 1_000, "r2d1": 800, "sac": 200, "td3": 300, "ddpg": 350, "tqc": 60}
+_ROUGH_SPS |= {"crossq": 10}
 
 
 def _rough_hours(experiment: Experiment) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.published import records
-from benchmarks.published.experiments import Experiment
+from benchmarks.published.experiments import SUITES, Experiment
 from benchmarks.published.references import PROTOCOLS, published, published_env_steps
 
 ALGORITHMS = (
@@ -39,8 +39,8 @@ _HOW = (
     "seeds. Training used no option but the length, except where its command or its place below "
     "has one. "
     "Published figures have columns of their own: their protocols differ from this one and from "
-    "each other; so may their lengths, which stand beside them then. A mean is within the zoo's "
-    "interval if it misses it by no more than a hundredth of the zoo's mean; fewer than three "
+    "each other; so may their lengths, which stand beside them then. The zoo's interval is its "
+    "mean +- its deviation, or +- a hundredth of the mean where that is more; fewer than three "
     "seeds are not judged. A shorter run is judged only where it reaches the interval: sooner. The "
     "commit is the checkout's at the end of a seed; empty where the record lacks it."
 )
@@ -105,10 +105,11 @@ def beside_zoo(experiment: Experiment, record: dict[str, Any]) -> str:
     return where if length is None else f"{where}, sooner"
 
 
-def _other_length(experiment: Experiment) -> int | None:
-    """The length of the published figures, if it is not the experiment's own."""
-    length = published_env_steps(experiment.algorithm, experiment.env)
-    return None if length == experiment.env_steps else length
+def _other_length(made: Experiment) -> int | None:
+    """The length of the published figures, if it is not that of an experiment as it was made."""
+    (today,) = [e for e in SUITES["published"] if e.name == made.name] or [made]
+    length = published_env_steps(made.algorithm, made.env) or today.env_steps
+    return None if length == made.env_steps else length
 
 
 def as_made(experiment: Experiment, record: dict[str, Any]) -> Experiment:
@@ -119,7 +120,9 @@ def as_made(experiment: Experiment, record: dict[str, Any]) -> Experiment:
 
 def revisions(record: dict[str, Any]) -> str:
     """The commits that made the seeds, in their order, each once; "" where none is known."""
-    return ", ".join(dict.fromkeys(r["revision"] for r in record["rows"] if r.get("revision")))
+    all_of = dict.fromkeys(r["revision"] for r in record["rows"] if r.get("revision"))
+    # Of one commit there may be a short and a longer beginning.
+    return ", ".join(a for a in all_of if not any(b != a and b.startswith(a) for b in all_of))
 
 
 def verdict(experiment: Experiment, record: dict[str, Any]) -> str:
@@ -156,7 +159,7 @@ def table(experiments: list[Experiment], found: Recorded) -> str:
     for experiment in shown:
         record, others = found[experiment.name], published(experiment.algorithm, experiment.env)
         mean, deviation = mean_and_deviation(record)
-        length = _other_length(experiment)
+        length = _other_length(as_made(experiment, record))
         at = "" if length is None else f" at {length:,}"
         cells = [
             experiment.algorithm,

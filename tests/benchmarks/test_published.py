@@ -512,7 +512,9 @@ def test_a_record_of_another_length_is_shown_as_it_was_made() -> None:
     record = record_of(experiment, [400.0] * 3)
     record["settings"]["run"]["total_env_steps"] = 70_000
 
-    assert "| BipedalWalker-v3 | 70,000 |" in page.table([experiment], {experiment.name: record})
+    shown = page.table([experiment], {experiment.name: record})
+    assert "| BipedalWalker-v3 | 70,000 |" in shown
+    assert "| 298 +- 33 at 500,000 |" in shown
     assert "--total-env-steps 70000 " in page.commands([experiment], {experiment.name: record})
     assert page.beside_zoo(experiment, record) == ""
 
@@ -553,6 +555,8 @@ def test_each_row_names_the_commits_that_made_it() -> None:
     assert page.revisions({"rows": rows}) == "abc, def"
     assert page.revisions({"rows": [rows[0], rows[0] | {"seed": 2}]}) == "abc"
     assert page.revisions({"rows": [rows[1]]}) == ""
+    longer = row(4, 0.0) | {"revision": "abcd"}
+    assert page.revisions({"rows": [rows[0], longer]}) == "abcd"
 
 
 def test_the_page_names_runs_of_more_than_one_thread() -> None:

@@ -20,11 +20,12 @@ from redline.train.runs.given import Given
 from redline.train.settings import RunConfig, RunSettings
 
 
-def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
+def checked_settings(variant: Variant, *, are_new: bool = True) -> tuple[dict[str, Any], list[str]]:
     """The settings as their types want them, and what is wrong with them.
 
     Args:
         variant: as the plan has it.
+        are_new: whether they are; False: a search was begun with them.
 
     Returns:
         Setting -> value, and one sentence per mistake.
@@ -44,6 +45,7 @@ def checked_settings(variant: Variant) -> tuple[dict[str, Any], list[str]]:
         callbacks=tuple(config.run.callbacks),
         # A folder's settings have been confirmed by now; the caller's own file need not be.
         confirmed={"env_kwargs": config.run.env_kwargs},
+        are_new=are_new,
     )
     try:
         check_buildable(config, named)

@@ -114,7 +114,7 @@ def plan_from(data: Mapping[str, Any], source: str, *, is_new: bool = True) -> T
     if not isinstance(algorithm, str):
         mistakes.append(f"algorithm={shown(algorithm)} must be a name, such as ppo")
     else:
-        base, found = _checked_base(algorithm, base, space)
+        base, found = _checked_base(algorithm, base, space, is_new=is_new)
         mistakes += found or _misplaced(base, space)
         if is_new and not mistakes:
             mistakes += search_mistakes(algorithm, base, space)
@@ -178,10 +178,11 @@ def _misplaced(base: Mapping[str, Any], space: SearchSpace) -> list[str]:
 
 
 def _checked_base(
-    algorithm: str, base: dict[str, Any], space: SearchSpace
+    algorithm: str, base: dict[str, Any], space: SearchSpace, *, is_new: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """The settings of every trial by their flat names and of their types, and what is wrong."""
-    settings, mistakes = checked_settings(Variant(algorithm=algorithm, settings=base, varies={}))
+    variant = Variant(algorithm=algorithm, settings=base, varies={})
+    settings, mistakes = checked_settings(variant, are_new=is_new)
     if mistakes:
         return base, mistakes
     config = starting_config(algorithm, settings)

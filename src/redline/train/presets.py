@@ -195,7 +195,7 @@ def _laid_over(
         and setting not in given
         and chosen_for in given
         and ends(_value(whole, chosen_for), given[chosen_for])
-        and not (setting == "num_minibatches" and _has_rows_of_its_own(whole))
+        and not _is_kept(setting, plain, whole)
     }
     if not ended:
         return whole
@@ -206,6 +206,13 @@ def _value(config: RunConfig, name: str) -> Any:
     """The value of a setting; None where the algorithm has none of that name."""
     parts = (config.run, config.policy, config.algo)
     return next((getattr(part, name) for part in parts if hasattr(part, name)), None)
+
+
+def _is_kept(setting: str, plain: RunConfig, whole: RunConfig) -> bool:
+    """Whether a preset's value stays although what it was chosen for is given."""
+    if setting == "tau":
+        return _value(plain, "tau") != 1.0  # of SAC: the plain default follows slowly, too
+    return setting == "num_minibatches" and _has_rows_of_its_own(whole)
 
 
 def _has_rows_of_its_own(whole: RunConfig) -> bool:

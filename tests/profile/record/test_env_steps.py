@@ -173,14 +173,38 @@ for i in range(25):
 )
 def test_decisions_are_env_steps(profiled: Any, program: str, env_steps: int, entries: int) -> None:
     """Resets, halves, turns of the dead and evaluations are none; all are simulation."""
-    for name, text in MODULES.items():
-        path: Path = profiled.directory / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        for folder in path.relative_to(profiled.directory).parents[:-1]:
-            (profiled.directory / folder / "__init__.py").touch()  # before what is installed
+    _write_modules(profiled.directory)
     profiled.run(program, calibrate=False)
     assert read_iteration(profiled.session).env_steps == env_steps
     (process,) = open_session(profiled.session).processes
     begins = times_of_begins(build_timeline(process).threads, begins_of(process, "simulation"))
     assert len(begins) == entries
+
+
+def _write_modules(directory: Path) -> None:
+    for name, text in MODULES.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        for folder in path.relative_to(directory).parents[:-1]:
+            (directory / folder / "__init__.py").touch()  # before what is installed
+
+
+TRAVELS = """
+import cloudpickle, types
+from pettingzoo.utils.env import AECEnv
+class Chess(AECEnv):
+    def step(self, action):
+        return action
+assert Chess().step(3) == 3
+made = cloudpickle.loads(cloudpickle.dumps(vars(Chess)["step"]))
+assert type(made) is types.FunctionType
+assert made(None, 4) == 4
+"""
+
+
+def test_a_turn_travels_as_the_method_it_stands_for(profiled: Any) -> None:
+    """As to the workers of PettingZoo's vectorized environments."""
+    pytest.importorskip("cloudpickle")
+    _write_modules(profiled.directory)
+    profiled.run(TRAVELS, calibrate=False)

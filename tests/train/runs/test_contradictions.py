@@ -10,8 +10,11 @@ import pytest
 
 import redline
 from redline.errors import ConfigError
+from redline.launch.tune_file import plan_from
 from redline.train.checkpoint.store import CheckpointStore
+from redline.train.presets import preset_config
 from redline.train.runs.run import Run
+from redline.train.runs.start import start_run
 
 SMALL: dict[str, Any] = {"total_env_steps": 64, "quiet": True, "tensorboard": False}
 
@@ -62,6 +65,19 @@ def test_single_rows_are_learned_from_where_advantages_are_not_normalized(tmp_pa
     )
     run = redline.train("ppo", env="CartPole-v1", out=tmp_path / "run", **settings)
     assert run.inspect()["optimizer_steps"] == 8
+
+
+def test_what_was_begun_with_single_rows_goes_on(tmp_path: Path) -> None:
+    """Sweeps begin their later runs, and searches are read, by the rules of their time."""
+    one: dict[str, Any] = {"num_envs": 1, "rollout_length": 4, "num_minibatches": 4}
+    plain = preset_config("ppo", "CartPole-v1", "default")
+    config = plain.replace(**SMALL | one, out=str(tmp_path / "run"))
+    assert start_run(config, are_new=False).inspect()["env_steps"] == 64
+    search = {"algorithm": "ppo", "base": {"env": "CartPole-v1", **one}, "trials": 1}
+    search["search"] = {"learning_rate": {"low": 1e-4, "high": 1e-3}}
+    assert plan_from(search, "search.yaml", is_new=False).base["num_minibatches"] == 4
+    with pytest.raises(ConfigError, match="leaves one row to each"):
+        plan_from(search, "search.yaml")
 
 
 def test_a_resumed_run_is_not_asked_for_what_it_cannot_reach(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def check_buildable(config: RunConfig, given: Given) -> None:
     Raises:
         RedlineError: as `start_run` would.
     """
-    refuse_contradictions(config)
+    refuse_contradictions(config, are_new=given.are_new)
     check_updates(config)
     given = dataclasses.replace(
         given,
@@ -57,7 +57,7 @@ def check_buildable(config: RunConfig, given: Given) -> None:
         backend = settings.backend_class
         refuse_idle_settings(config, given, kind, collector, backend, probe)
         refuse_image_preset(config, probe)
-        refuse_raw_game(given.env, probe)
+        refuse_raw_game(given, probe)
         require_rollout_fits(config, probe)
         algorithm = build_algorithm(config.replace(device="cpu"), probe, given)
         require_log_info(config, algorithm)

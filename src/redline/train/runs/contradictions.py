@@ -7,7 +7,6 @@ hardly meant: runs of before that were begun so keep loading and resuming.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 from redline.algos.config import OffPolicyConfig
 from redline.algos.ppo import PPOConfig
@@ -15,13 +14,18 @@ from redline.envs import VecEnv
 from redline.envs.atari import id_of_today
 from redline.errors import ConfigError
 from redline.models import image_shape, leaf_spaces
+from redline.train.runs.given import Given
 from redline.train.settings import RunConfig
 
 _IMAGE_PRESETS = ("atari", "minatar")
 
 
-def refuse_contradictions(config: RunConfig) -> None:
+def refuse_contradictions(config: RunConfig, *, are_new: bool = True) -> None:
     """Refuse a new run whose settings contradict each other.
+
+    Args:
+        config: all settings.
+        are_new: whether single rows are refused. They were not always.
 
     Raises:
         ConfigError: naming both, and what to change.
@@ -39,7 +43,7 @@ def refuse_contradictions(config: RunConfig) -> None:
             f"burn_in={burn_in} is longer than sequence_length={length}: more rows would only "
             f"warm up the recurrent state than are learned from. Use a burn_in of at most {length}."
         )
-    if isinstance(algo, PPOConfig) and algo.normalize_advantage:
+    if are_new and isinstance(algo, PPOConfig) and algo.normalize_advantage:
         _refuse_single_rows(algo, recurrent=config.policy.core != "none")
 
 
@@ -141,17 +145,19 @@ def refuse_image_preset(config: RunConfig, env: VecEnv) -> None:
     )
 
 
-def refuse_raw_game(env: Any, made: VecEnv) -> None:
+def refuse_raw_game(given: Given, made: VecEnv) -> None:
     """Refuse an old id of an Atari game, whose frames no protocol would prepare.
 
     Args:
-        env: what the caller named; one that they made themselves may prepare them.
+        given: with the environment that the caller named; one that they made themselves may
+            prepare them.
         made: some of the run's environments.
 
     Raises:
         ConfigError: naming the id that is meant.
     """
-    today = id_of_today(env) if isinstance(env, str) else None
+    env = given.env
+    today = id_of_today(env) if given.are_new and isinstance(env, str) else None
     frames = any(len(leaf.shape or ()) > 1 for _, leaf in leaf_spaces(made.observation_space))
     if today is not None and frames:
         raise ConfigError(

@@ -149,7 +149,7 @@ def execute(
         refuse_idle_settings(config, given, kind, collector_kind, backend, probe)
         if checkpoint is None:
             refuse_image_preset(config, probe)
-            refuse_raw_game(given.env, probe)
+            refuse_raw_game(given, probe)
         cautions = said_at_start(config, probe, kind, given.changed)
         cautions += said_of_images(config, probe) if given.network is None else []
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)

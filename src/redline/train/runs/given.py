@@ -45,6 +45,8 @@ class Given:
             a run is resumed, from its own.
         confirmed: settings of a run directory that the caller says, too, because they reach
             outside it; see `outside_settings`.
+        are_new: whether the settings are; False: a run, a sweep or a search was begun with them,
+            by the rules of that time.
     """
 
     algorithm: str | type[Algorithm] | None = None
@@ -56,6 +58,7 @@ class Given:
     callbacks: tuple[Any, ...] = ()
     changed: frozenset[str] = frozenset()
     confirmed: Mapping[str, Any] = field(default_factory=dict)
+    are_new: bool = True
 
 
 def describe_env(env: EnvArgument) -> str:

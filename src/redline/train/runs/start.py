@@ -207,7 +207,7 @@ def start_run(
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
     """
-    refuse_contradictions(config)
+    refuse_contradictions(config, are_new=are_new)
     check_updates(config)
     given = given or Given()
     # Named by the caller, not by a file: their modules may be imported.
@@ -222,6 +222,7 @@ def start_run(
         network=given.network or config.run.network,
         callbacks=given.callbacks or config.run.callbacks,
         changed=changed_settings(config, given.algorithm or config.algorithm, base),
+        are_new=are_new,
     )
     named = settings_beside_preset(config, given.algorithm or config.algorithm, base)
     config = in_time(config, given.changed, are_new=are_new)
@@ -270,7 +271,7 @@ def resume_run(
     """
     if total_env_steps is not None:
         require_positive(total_env_steps=total_env_steps)
-    given = given or Given()
+    given = dataclasses.replace(given or Given(), are_new=False)
     _require_one_length(total_env_steps, changes or {})
     read_config(out, given.algorithm, accept_changed=accept_changed_config)  # there is a run
     # Before its checkpoint is read: whoever trains it still may write one more.
