@@ -220,6 +220,15 @@ def test_without_a_tuning_of_its_own_the_hardcore_walker_has_the_walkers() -> No
     assert made.run.preset == "bipedalwalker"
 
 
+@pytest.mark.parametrize("env", ["MountainCar-v0", "Pendulum-v1", "BipedalWalker-v3"])
+def test_impala_has_a2cs_presets_with_a2cs_rollouts(env: str) -> None:
+    """Of the settings that both have nothing differs, the plain length of rollouts neither."""
+    a2c, impala = (preset_config(name, env, "auto") for name in ("a2c", "impala"))
+    assert impala.policy == a2c.policy
+    for field in dataclasses.fields(a2c.algo):
+        assert getattr(impala.algo, field.name) == getattr(a2c.algo, field.name), field.name
+
+
 @pytest.mark.parametrize(
     ("env", "dropped"),
     [("LunarLanderContinuous-v3", 2), ("HalfCheetah-v5", 2), ("Hopper-v5", 5), ("Pendulum-v1", 2)],

@@ -273,7 +273,12 @@ IMPALA: Presets = {
         "learning_rate_schedule": "linear",
     },
     # With fresh rollouts and gae_lambda 1 it is A2C, to the last digit of the curve.
-    "mountaincarcontinuous": _A2C_SWING | {"total_env_steps": 100_000},
+    **{
+        name: {"rollout_length": 5}
+        | A2C[name]  # the length of A2C's own rollouts, where it is none
+        for name in ("mountaincarcontinuous", "mountaincar", "pendulum", "bipedalwalker")
+    },
+    "lunarlander": {"rollout_length": 5} | A2C["lunarlander"] | {"total_env_steps": 1_000_000},
     "minatar": {"total_env_steps": 5_000_000, "num_envs": 32},
     "atari": {"total_env_steps": 10_000_000, "num_envs": 16},
 }

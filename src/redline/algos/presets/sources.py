@@ -85,7 +85,10 @@ SOURCES: dict[str, dict[str, str]] = {
     "reinforce": {"cartpole": _OWN},
     "impala": {
         "cartpole": _OWN,
-        "mountaincarcontinuous": "A2C's",
+        **dict.fromkeys(
+            ("mountaincarcontinuous", "mountaincar", "pendulum", "bipedalwalker"), "A2C's"
+        ),
+        "lunarlander": "A2C's, but a million env_steps",
         "minatar": _OWN,
         "atari": _OWN,
     },
