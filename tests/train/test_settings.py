@@ -220,7 +220,7 @@ def test_without_a_tuning_of_its_own_the_hardcore_walker_has_the_walkers() -> No
     assert made.run.preset == "bipedalwalker"
 
 
-@pytest.mark.parametrize("env", ["MountainCar-v0", "Pendulum-v1", "BipedalWalker-v3"])
+@pytest.mark.parametrize("env", ["MountainCar-v0", "LunarLanderContinuous-v3", "BipedalWalker-v3"])
 def test_impala_has_a2cs_presets_with_a2cs_rollouts(env: str) -> None:
     """Of the settings that both have nothing differs, the plain length of rollouts neither."""
     a2c, impala = (preset_config(name, env, "auto") for name in ("a2c", "impala"))

@@ -276,7 +276,10 @@ IMPALA: Presets = {
     **{
         name: {"rollout_length": 5}
         | A2C[name]  # the length of A2C's own rollouts, where it is none
-        for name in ("mountaincarcontinuous", "mountaincar", "pendulum", "bipedalwalker")
+        for name in (
+            *("mountaincarcontinuous", "mountaincar", "pendulum"),
+            *("lunarlandercontinuous", "bipedalwalker"),
+        )
     },
     "lunarlander": {"rollout_length": 5} | A2C["lunarlander"] | {"total_env_steps": 1_000_000},
     "minatar": {"total_env_steps": 5_000_000, "num_envs": 32},

@@ -86,7 +86,11 @@ SOURCES: dict[str, dict[str, str]] = {
     "impala": {
         "cartpole": _OWN,
         **dict.fromkeys(
-            ("mountaincarcontinuous", "mountaincar", "pendulum", "bipedalwalker"), "A2C's"
+            (
+                *("mountaincarcontinuous", "mountaincar", "pendulum"),
+                *("lunarlandercontinuous", "bipedalwalker"),
+            ),
+            "A2C's",
         ),
         "lunarlander": "A2C's, but a million env_steps",
         "minatar": _OWN,
