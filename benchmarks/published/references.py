@@ -60,7 +60,8 @@ _ZOO = {
 }  # fmt: skip
 # Where the zoo's run is longer than the experiment.
 _LONGER = {
-    "LunarLanderContinuous-v3": {"sac": 500_000, "tqc": 500_000},
+    "MountainCarContinuous-v0": {"ddpg": 300_000},
+    "LunarLanderContinuous-v3": {"sac": 500_000, "tqc": 500_000, "ddpg": 300_000},
     "BipedalWalker-v3": {"tqc": 500_000, "td3": 1_000_000, "ddpg": 1_000_000},
 }
 _CLEANRL = {
