@@ -3,16 +3,24 @@
     python examples/offline_to_online.py
 
 Three steps. An agent's episodes are recorded; behavioral cloning learns from them without an
-environment; SAC begins with the clone as its actor and the episodes in its replay.
+environment; SAC begins with the clone as its actor and the episodes in its replay. Each call has
+run directories of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import redline
+
+
+def finished(run: redline.Run) -> redline.Run:
+    """End the program where its run was stopped: after Ctrl-C `redline.train` returns, too."""
+    if run.exit_code:
+        raise SystemExit(run.exit_code)
+    return run
 
 
 def main(argv: Sequence[str] | None = None) -> list[float]:
@@ -22,26 +30,29 @@ def main(argv: Sequence[str] | None = None) -> list[float]:
     parser.add_argument("--recorded-steps", type=int, default=200_000, help="that BC learns from")
     parser.add_argument("--sac-steps", type=int, default=5_000)
     parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path("runs/offline-to-online"))
+    parser.add_argument("--group", default="offline-to-online", help="folder of the runs, in runs/")
     given = parser.parse_args(argv)
-    out, data = given.out, given.out / "episodes.npz"
+    place: dict[str, Any] = {"env": "CartPole-v1", "group": given.group}
 
-    teacher = redline.train(
-        "ppo", env="CartPole-v1", total_env_steps=given.teacher_steps, out=out / "teacher"
+    teacher = finished(
+        redline.train("ppo", total_env_steps=given.teacher_steps, name="teacher", **place)
     )
+    data = teacher.out / "episodes.npz"
     teacher.collect(given.episodes, data)
-    clone = redline.train(
-        "bc", env="CartPole-v1", data=data, total_env_steps=given.recorded_steps, out=out / "clone"
+    clone = finished(
+        redline.train("bc", data=data, total_env_steps=given.recorded_steps, name="clone", **place)
     )
-    tuned = redline.train(
-        "sac",
-        env="CartPole-v1",
-        data=data,
-        init_from=clone.out,
-        total_env_steps=given.sac_steps,
-        learning_starts=0,  # no random actions at the start: the actor is the clone's
-        replay_ratio=64,
-        out=out / "tuned",
+    tuned = finished(
+        redline.train(
+            "sac",
+            data=data,
+            init_from=clone.out,
+            total_env_steps=given.sac_steps,
+            learning_starts=0,  # no random actions at the start: the actor is the clone's
+            replay_ratio=64,
+            name="tuned",
+            **place,
+        )
     )
     runs = {"teacher": teacher, "clone": clone, "tuned": tuned}
     returns = {name: run.evaluate(episodes=10).return_mean for name, run in runs.items()}

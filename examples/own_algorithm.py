@@ -125,8 +125,7 @@ class KLPenaltyPPO(OnPolicyAlgorithm):
         """All that the next update depends on."""
         return {
             "policy": self.policy.state_dict(),
-            # Saved by its number: a checkpoint has names, not numbers, for keys.
-            "optimizer": {str(k): v for k, v in self.optimizer.state_dict()["state"].items()},
+            "optimizer": self.optimizer.state_dict(),
             "beta": self.beta,
             "updates": self.updates,
         }
@@ -134,9 +133,7 @@ class KLPenaltyPPO(OnPolicyAlgorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         self.policy.load_state_dict(state["policy"])
-        moments = {int(number): each for number, each in state["optimizer"].items()}
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
+        self.optimizer.load_state_dict(state["optimizer"])
         self.beta.copy_(state["beta"])
         self.updates = state["updates"]
 

@@ -50,6 +50,22 @@ def place_of(item: Any) -> str:
     return f"{module}:{name}"
 
 
+def may_be_same(one: str, other: str) -> bool:
+    """Whether two labels may be of one object.
+
+    A script's class is `__main__`'s while the script runs, and its module's once that is imported.
+    So where one label is `__main__`'s, the last names must be equal, and no more is known.
+    """
+    main = f"{PYTHON_ONLY}__main__."
+    if one == other or not (one.startswith(main) or other.startswith(main)):
+        return one == other
+    return _last_name(one) == _last_name(other)
+
+
+def _last_name(label: str) -> str:
+    return label.rpartition(":")[2].rpartition(".")[2]
+
+
 class Registry(Generic[T]):
     """The classes of one kind.
 

@@ -60,10 +60,12 @@ def test_a_callback_and_a_curriculum() -> None:
 
 
 def test_a_warm_start(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = [*STEPS, "--more-env-steps", "512", "--out", "runs"]
-    cold, warm = program("warm_start").main(argv)
-    assert min(cold, warm) > 0.0
-    assert "taken: policy." in capsys.readouterr().err
+    argv = [*STEPS, "--more-env-steps", "512"]
+    for _ in range(2):  # a second call is not in the way of the first one's runs
+        cold, warm = program("warm_start").main(argv)
+        assert min(cold, warm) > 0.0
+        assert "taken: policy." in capsys.readouterr().err
+    assert Path("runs/warm-start/short-2").is_dir()
 
 
 def test_a_serving_loop(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +78,7 @@ def test_a_serving_loop(capsys: pytest.CaptureFixture[str]) -> None:
 def test_offline_to_online(capsys: pytest.CaptureFixture[str]) -> None:
     returns = program("offline_to_online").main(
         ["--teacher-steps", "512", "--recorded-steps", "2560", "--sac-steps", "16",
-         "--episodes", "3", "--out", "runs"]
+         "--episodes", "3"]
     )  # fmt: skip
     assert len(returns) == 3
     assert min(returns) > 0.0

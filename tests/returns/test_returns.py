@@ -157,3 +157,32 @@ def test_lambda_one_is_return_minus_value(
     )
     returns = discounted_return(reward, bootstrap, terminated, truncated, valid, gamma=gamma)
     torch.testing.assert_close(target, returns, rtol=1e-9, atol=1e-9)
+
+
+def test_returns_of_rewards_with_gradient() -> None:
+    """Two steps, gamma 0.5: G_0 = r_0 + r_1 / 2, G_1 = r_1, so d(G_0 + G_1) is 1 and 1.5."""
+    reward = torch.tensor([[1.0], [2.0]], requires_grad=True)
+    no = torch.zeros(2, 1, dtype=torch.bool)
+    found = discounted_return(
+        reward, torch.zeros(2, 1), no, no, torch.ones(2, 1, dtype=torch.bool), gamma=0.5
+    )
+    assert found.tolist() == [[2.0], [2.0]]
+    found.sum().backward()
+    assert reward.grad is not None
+    assert reward.grad.tolist() == [[1.0], [1.5]]
+
+
+def test_advantages_of_values_with_gradient() -> None:
+    """gamma 0.5, lambda 1: A_0 = r_0 - v_0 + (r_1 + b / 2) / 2, A_1 = r_1 + b / 2 - v_1."""
+    value = torch.tensor([[3.0], [4.0]], requires_grad=True)
+    bootstrap = torch.tensor([[0.0], [8.0]], requires_grad=True)
+    no = torch.zeros(2, 1, dtype=torch.bool)
+    advantage, _ = gae(
+        torch.tensor([[1.0], [2.0]]), value, bootstrap, no, no, ~no, gamma=0.5, gae_lambda=1.0
+    )
+    assert advantage.tolist() == [[1.0], [2.0]]
+    advantage.sum().backward()
+    assert value.grad is not None
+    assert bootstrap.grad is not None
+    assert value.grad.tolist() == [[-1.0], [-1.0]]
+    assert bootstrap.grad.tolist() == [[0.0], [0.75]]

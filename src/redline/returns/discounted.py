@@ -25,8 +25,8 @@ def reverse_scan(addend: Tensor, decay: Tensor) -> Tensor:
     Returns:
         [T, ...] x.
     """
-    if addend.requires_grad or decay.requires_grad:
-        return _scan_rows(addend, decay)
+    if torch.is_grad_enabled() and (addend.requires_grad or decay.requires_grad):
+        return _scan_with_gradient(addend, decay)
     if torch.compiler.is_compiling():
         return _closed_scan(addend, decay)
     return _scan(addend, decay)
@@ -53,6 +53,16 @@ def _closed_scan(addend: Tensor, decay: Tensor) -> Tensor:
 def _shape_of_scan(addend: Tensor, decay: Tensor) -> Tensor:
     del decay
     return torch.empty_like(addend, memory_format=torch.contiguous_format)
+
+
+def _scan_with_gradient(addend: Tensor, decay: Tensor) -> Tensor:
+    """Row by row, each a tensor of its own: what is written into another has no gradient."""
+    running = torch.zeros_like(addend[0])
+    found: list[Tensor] = []
+    for row, factor in zip(reversed(addend.unbind(0)), reversed(decay.unbind(0)), strict=True):
+        running = torch.addcmul(row, factor, running)
+        found.append(running)
+    return torch.stack(found[::-1])
 
 
 def _scan_rows(addend: Tensor, decay: Tensor) -> Tensor:

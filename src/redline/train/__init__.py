@@ -7,6 +7,7 @@ Importing the package imports nothing heavy and changes nothing about the proces
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ class _CallableModule(ModuleType):
         from redline.train.runs.start import train
 
         return train(*args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its name, as a function is, so that process pools and joblib can send it."""
+        return importlib.import_module, (self.__name__,)
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]

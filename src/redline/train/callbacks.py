@@ -34,12 +34,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from redline.envs.attributes import plain_attribute
 from redline.envs.plain_data import is_same
 from redline.errors import ConfigError
+from redline.train.progress.progress import RECENT_EPISODES
 
 if TYPE_CHECKING:
     from redline.data import EpisodeRecord
@@ -89,6 +91,11 @@ class RunState:
     def config(self) -> RunConfig:
         """All settings of the run."""
         return self._loop.config
+
+    @property
+    def out(self) -> Path:
+        """The run directory, for files of a callback's own."""
+        return self._loop.out
 
     @property
     def policy(self) -> Policy:
@@ -192,16 +199,33 @@ class Callback(Protocol):
         ...
 
 
+def _covered(name: str, min_episodes: int) -> int:
+    """How many episodes a mean must cover, which is taken over the last `RECENT_EPISODES`."""
+    if not 1 <= min_episodes <= RECENT_EPISODES:
+        raise ConfigError(
+            f"{name}(min_episodes={min_episodes}) would wait for ever: the mean return is that of "
+            f"the last {RECENT_EPISODES} episodes. Give 1 to {RECENT_EPISODES}."
+            if min_episodes > RECENT_EPISODES
+            else f"{name}(min_episodes={min_episodes}) is a mean of nothing. Give 1 to "
+            f"{RECENT_EPISODES}."
+        )
+    return int(min_episodes)
+
+
 class StopAtReturn:
     """Stop the run as soon as the mean return of recent training episodes reaches a threshold.
 
     Args:
         threshold: mean return of the last 100 episodes.
-        min_episodes: episodes that the mean must cover.
+        min_episodes: episodes that the mean must cover, from 1 to 100.
+
+    Raises:
+        ConfigError: if `min_episodes` is out of range.
     """
 
     def __init__(self, threshold: float, *, min_episodes: int = 20) -> None:
-        self.threshold, self.min_episodes = float(threshold), int(min_episodes)
+        self.threshold = float(threshold)
+        self.min_episodes = _covered("StopAtReturn", min_episodes)
 
     def on_iteration(self, state: RunState) -> None:
         """Stop if the threshold is reached."""
@@ -243,13 +267,17 @@ class Curriculum:
             raise ConfigError("Curriculum needs at_env_steps or at_return, and not both.")
         moves = len(values) - 1
         given = at_env_steps if at_return is None else at_return
-        if isinstance(given, (int, float)):
-            given = [given] * moves
-        self.limits = [float(limit) for limit in given or ()]
+        if isinstance(given, (int, float, Real)):  # Real: numpy's
+            given = [float(given)] * moves
+        self.limits = [float(limit) for limit in (() if given is None else given)]
         if moves < 1 or len(self.limits) != moves:
             raise ConfigError(
                 f"Curriculum has {len(values)} values of {attribute} and {len(self.limits)} "
                 f"conditions. Give one condition less than values, and at least two values."
+            )
+        if episodes < 1:
+            raise ConfigError(
+                f"Curriculum(episodes={episodes}) is a mean of nothing. Give 1 or more."
             )
         self.attribute, self.values, self.episodes = attribute, list(values), int(episodes)
         self.by_return = at_return is not None
@@ -326,11 +354,15 @@ class SaveBest:
 
     Args:
         every_env_steps: None: 1% of the run.
-        min_episodes: training episodes that the mean must cover.
+        min_episodes: training episodes that the mean must cover, from 1 to 100.
+
+    Raises:
+        ConfigError: if `min_episodes` is out of range.
     """
 
     def __init__(self, *, every_env_steps: int | None = None, min_episodes: int = 20) -> None:
-        self.every_env_steps, self.min_episodes = every_env_steps, int(min_episodes)
+        self.every_env_steps = every_env_steps
+        self.min_episodes = _covered("SaveBest", min_episodes)
         self.best: float | None = None
         self.looked_at = 0
 

@@ -13,7 +13,7 @@ from tests.train.loops.leveled import SMALL, Leveled, rows, train
 import redline
 from redline.data import EpisodeRecord
 from redline.errors import ConfigError
-from redline.train.callbacks import Curriculum
+from redline.train.callbacks import Curriculum, SaveBest, StopAtReturn
 from redline.train.loops.callback_calls import CallbackCalls
 
 
@@ -131,3 +131,25 @@ def test_episodes_under_way_say_nothing_of_another_first_value() -> None:
         state: Any = SimpleNamespace(episode=episode)
         now.on_episode(state)
     assert list(now.returns) == [6.0]
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    steps = np.linspace(100, 200, 2)
+    assert Curriculum("level", [1, 2, 3], at_env_steps=steps).limits == [100.0, 200.0]  # type: ignore[arg-type]
+    each = Curriculum("level", [1, 2, 3], at_return=np.float32(0.5))  # type: ignore[arg-type]
+    assert each.limits == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Curriculum("level", [1, 2], at_return=1.0, episodes=0),
+        lambda: StopAtReturn(475, min_episodes=200),
+        lambda: StopAtReturn(475, min_episodes=0),
+        lambda: SaveBest(min_episodes=101),
+    ],
+)
+def test_a_mean_that_never_comes_is_refused(make: Any) -> None:
+    """The mean return is that of the last 100 episodes."""
+    with pytest.raises(ConfigError, match=r"Give 1 (to 100|or more)"):
+        make()

@@ -22,7 +22,7 @@ from redline.errors import (
     WorkerError,
 )
 from redline.plain_text import shortened
-from redline.registry import PYTHON_ONLY, import_place, place_of
+from redline.registry import PYTHON_ONLY, import_place, may_be_same, place_of
 from redline.train.callbacks import ARGUMENTS, EVENTS, Curriculum, RunState
 from redline.train.setting_values import words
 from redline.user_code import is_a_users, may_not_exit
@@ -180,7 +180,7 @@ class CallbackCalls:
         """
         had = [part["callback"] for part in saved]
         have = [callback_label(callback) for callback in self._callbacks]
-        if had != have:
+        if len(had) != len(have) or not all(map(may_be_same, had, have)):
             raise IncompatibleCheckpointError(
                 f"the checkpoint holds the state of the callbacks {shortened(had)}, and the run "
                 f"has {have}. Resume with the same ones in the same order."

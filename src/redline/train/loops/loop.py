@@ -466,6 +466,11 @@ class TrainLoop(ABC):
         return self._episodes.moving_mean
 
     @property
+    def out(self) -> Path:
+        """The run directory."""
+        return self._store.directory.parent
+
+    @property
     def recent_episodes(self) -> int:
         """How many episodes that is the mean of."""
         return self._episodes.recent

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,25 @@ from redline.generator_states import (
 )
 
 
-def seed_global_generators(seed: int) -> None:
-    """Seed Python's, numpy's and torch's global generators, which a user's code may draw from."""
+@contextmanager
+def seeded_globally(seed: int) -> Iterator[None]:
+    """Seed Python's, numpy's and torch's global generators, which a user's code may draw from.
+
+    Afterwards they are what they were: a program that draws between two runs of one seed, say
+    their learning rates, would draw the same again.
+    """
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    devices = global_rng_states()
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        set_global_rng_states(devices)
 
 
 def rng_state() -> dict[str, Any]:

@@ -46,6 +46,10 @@ BASE_COLUMNS = (
 TIME_COLUMNS = ("wall_time_s", "sps")
 
 
+RECENT_EPISODES = 100
+"""Episodes that the moving mean covers."""
+
+
 class EpisodeStatistics:
     """Statistics of the episodes that ended since the last row, and a moving mean.
 
@@ -54,7 +58,7 @@ class EpisodeStatistics:
         info_names: of the values in the episodes' last infos whose means are columns.
     """
 
-    def __init__(self, window: int = 100, info_names: Sequence[str] = ()) -> None:
+    def __init__(self, window: int = RECENT_EPISODES, info_names: Sequence[str] = ()) -> None:
         self._infos: dict[str, list[float]] = {name: [] for name in info_names}
         self._successes: list[bool] = []
         self._ended = 0  # episodes since the last rate

@@ -30,6 +30,7 @@ from redline.policies import Policy
 from redline.policies.action_heads import GaussianHead, JointHead
 from redline.policies.masks import network_space
 from redline.previous_inputs import without_previous
+from redline.registry import may_be_same
 from redline.train.checkpoint.store import Checkpoint, CheckpointStore
 from redline.train.loops.background_evaluation import BackgroundEvaluation
 from redline.train.loops.callback_calls import callback_label, find_callback
@@ -289,7 +290,8 @@ def make_callbacks(config: RunConfig, given: Given) -> list[Any]:
         ConfigError: if those that the config names are not given again.
     """
     labels = tuple(map(callback_label, given.callbacks))
-    if labels != config.run.callbacks:
+    had = config.run.callbacks
+    if len(labels) != len(had) or not all(map(may_be_same, labels, had)):
         again = (
             " ".join(f"--callback {shortened(label)}" for label in config.run.callbacks) or "none"
         )

@@ -30,7 +30,7 @@ from redline.train.loops.determinism import only_deterministic
 from redline.train.loops.loop import TrainLoop
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.loops.on_policy_loop import OnPolicyLoop
-from redline.train.loops.randomness import seed_global_generators
+from redline.train.loops.randomness import seeded_globally
 from redline.train.loops.rollout_statistics import RolloutStatistics
 from redline.train.process import tune_process
 from redline.train.progress.console import Console, duration
@@ -121,7 +121,8 @@ def execute(
     check_devices(config.run, collector_kind, resumed=changed is not None, tried=True)
     config, devices_said = resolve_devices(config)
     ranks.check(config)
-    config, out = ranks.quiet(config), ranks.folder(out)
+    config, told_out = ranks.quiet(config), ranks.folder(out)
+    out = told_out.absolute()  # an environment, or a callback, may change the working directory
     callbacks = make_callbacks(config, given)
     _require_writers(config.run)
     settings = env_settings(config, given, collector_kind)
@@ -153,7 +154,10 @@ def execute(
         cautions = said_at_start(config, probe, kind, given.changed)
         cautions += said_of_images(config, probe) if given.network is None else []
         config = resolve(config, probe, waits_for_episodes=kind.waits_for_episodes)
-        _set_up_process(config.run, initial_threads(config.run, probe, collector_kind))
+        closing.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(initial_threads(config.run, probe, collector_kind))
+        tune_process(config.run)
+        closing.enter_context(seeded_globally(config.run.seed))
         closing.enter_context(only_deterministic(wanted=config.run.deterministic))
         algorithm = build_algorithm(ranks.own_seed(ranks.share(config)), probe, given)
         require_log_info(config, algorithm, resumed=checkpoint is not None)
@@ -234,7 +238,7 @@ def execute(
         closing.callback(loop.release)
         rollouts = "recorded data" if data.learns else _collecting(config, probe.backend)
         cautions += _said_of_growth(learning.get("replay"))
-        _announce(console, config, rollouts, out, cautions)
+        _announce(console, config, rollouts, told_out, cautions)
         reasons = [
             *taken,
             *data.describe(),
@@ -261,7 +265,7 @@ def execute(
             stopped_by = _train(loop, history)
         console.close()
         console.message(_summary(loop, updating.engine))
-        _say_why_it_ended(console, loop, stopped_by, out)
+        _say_why_it_ended(console, loop, stopped_by, told_out)
     return config, stopped_by
 
 
@@ -532,13 +536,6 @@ def _acting(config: RunConfig, collector: type[Collector], algorithm: Any) -> st
     workers = config.run.num_workers if collector.workers == "acting" else 1
     envs = max(1, config.algo.num_envs // workers)
     return describe_acting(algorithm.policy, envs, config.algo.rollout_length)
-
-
-def _set_up_process(run: RunSettings, num_threads: int) -> None:
-    """Threads, memory and global random numbers, which are this process's own."""
-    torch.set_num_threads(num_threads)
-    tune_process(run)
-    seed_global_generators(run.seed)
 
 
 def _restore(loop: TrainLoop, checkpoint: Checkpoint) -> None:

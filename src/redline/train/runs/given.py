@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from redline.envs.backends.backend import Backend
 from redline.errors import ConfigError, IncompatibleCheckpointError
 from redline.models.registry import NetworkFactory, find_network, network_label
 from redline.plain_text import shortened, shown
-from redline.registry import PYTHON_ONLY, is_named
+from redline.registry import PYTHON_ONLY, is_named, may_be_same
 from redline.train.runs.outside_settings import require_confirmed_env_kwargs
 from redline.train.settings import RunConfig
 
@@ -65,8 +66,40 @@ def describe_env(env: EnvArgument) -> str:
     """What `config.json` says of an environment."""
     if isinstance(env, str):
         return env
-    name = getattr(env, "__qualname__", type(env).__qualname__)
-    return f"{PYTHON_ONLY}{getattr(env, '__module__', type(env).__module__)}.{name}"
+    if isinstance(env, functools.partial):
+        told = [*map(_told, env.args), *(f"{name}={_told(v)}" for name, v in env.keywords.items())]
+        return f"{describe_env(env.func)}({', '.join(told):.80})"
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        spec = env.spec
+        return _place(type(env)) + ("" if spec is None else f"({spec.id})")
+    return _place(env if hasattr(env, "__qualname__") else type(env))
+
+
+def _place(item: Any) -> str:
+    return f"{PYTHON_ONLY}{item.__module__}.{item.__qualname__}"
+
+
+def _told(value: Any) -> str:
+    """An argument of an environment; of what is no plain value, its type."""
+    plain = value is None or isinstance(value, (bool, int, float, str))
+    return f"{value!s:.40}" if plain else type(value).__name__
+
+
+def is_same_env(env: EnvArgument, present: str) -> bool:
+    """Whether an environment may be the one of a run, as far as names tell.
+
+    Args:
+        env: what the caller gave.
+        present: what the run's `config.json` says. An older one leaves out the arguments of a
+            `functools.partial`, and what a `VectorEnv` is of.
+    """
+    name, _, arguments = describe_env(env).partition("(")
+    present_name, _, present_arguments = present.partition("(")
+    if not present_arguments and arguments:
+        if isinstance(env, functools.partial):
+            return present == f"{PYTHON_ONLY}functools.partial"
+        return name == present_name
+    return arguments == present_arguments and may_be_same(name, present_name)
 
 
 def collector_of(config: RunConfig, given: Given) -> type[Collector]:
@@ -94,14 +127,15 @@ def network_of(config: RunConfig, given: Given) -> NetworkFactory | None:
 def require_same_algorithm(
     config: RunConfig, out: Path, algorithm: str | type[Algorithm] | None
 ) -> None:
-    """Refuse another algorithm than the run has.
+    """Refuse another algorithm than the run has, as far as names tell.
 
     Raises:
         ConfigError: with both names.
     """
-    if algorithm is not None and algorithm_label(algorithm) != config.algorithm:
+    label = config.algorithm if algorithm is None else algorithm_label(algorithm)
+    if not may_be_same(label, config.algorithm):
         raise ConfigError(
-            f"{out} is a run of {config.algorithm}, not of {algorithm_label(algorithm)}. Leave the "
+            f"{out} is a run of {config.algorithm}, not of {label}. Leave the "
             f"algorithm out, or give another run directory."
         )
 

@@ -29,8 +29,24 @@ _PREVIOUS = ((ACTION,), (REWARD,))
 _NESTED = (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)
 
 
+def _require_single_precision(config: RunConfig, given: Given) -> None:
+    """Of one's own algorithm nobody else knows in what it computes."""
+    default = torch.get_default_dtype()
+    if default != torch.float32 and algorithm_of(config, given).__module__.startswith("redline."):
+        raise ConfigError(
+            f"this program has set torch's default dtype to {str(default).removeprefix('torch.')}, "
+            f"so that layers would be made of it, and observations are float32. Call "
+            f"torch.set_default_dtype(torch.float32) before, and set yours again afterwards."
+        )
+
+
 def build_policy(config: RunConfig, env: VecEnv, given: Given) -> Policy:
-    """The run's policy with fresh weights, drawn from torch's global generator, on the CPU."""
+    """The run's policy with fresh weights, drawn from torch's global generator, on the CPU.
+
+    Raises:
+        ConfigError: if torch makes layers of another precision than the observations'.
+    """
+    _require_single_precision(config, given)
     with limited_allocations(size_settings(config, env)):
         return algorithm_of(config, given).make_policy(
             env.observation_space,
@@ -44,8 +60,10 @@ def build_algorithm(config: RunConfig, env: VecEnv, given: Given) -> Any:
     """The run's algorithm on its device, with fresh weights from torch's global generator.
 
     Raises:
-        ConfigError: if its state does not hold what acts, which loading a run needs.
+        ConfigError: if its state does not hold what acts, which loading a run needs; or if torch
+            makes layers of another precision than the observations'.
     """
+    _require_single_precision(config, given)
     with limited_allocations(size_settings(config, env)):
         algorithm = algorithm_of(config, given).make(
             env.observation_space,

@@ -82,15 +82,18 @@ class Run:
         *,
         exit_code: int = 0,
         accept_changed_config: bool = False,
+        place: Path | None = None,
     ) -> None:
         self.out, self.config, self.exit_code = out, config, exit_code
+        # The program may go to another working directory; training may have done so already.
+        self._place = place or out.absolute()
         self._accepts_change = accept_changed_config
         self._given = given or Given()
 
     def __repr__(self) -> str:
         config = self.config
         about = f"Run({str(self.out)!r}: {config.algorithm} on {config.run.env}"
-        summary = summarize_run(self.out)
+        summary = summarize_run(self._place)
         if summary is None:
             return f"{about})"
         about += f", {summary.env_steps:,} of {summary.total_env_steps:,} env_steps"
@@ -105,7 +108,7 @@ class Run:
         Raises:
             RunDirectoryError: if there is no row yet.
         """
-        return ProgressTable.of(self.out)
+        return ProgressTable.of(self._place)
 
     def last_training_return(self) -> tuple[float | None, float | None]:
         """Mean and standard deviation of the newest row in which training episodes ended.
@@ -113,14 +116,14 @@ class Run:
         Both are None where no episode has ended, or where progress.csv is damaged.
         """
         try:
-            row = last_return_row(self.out)
+            row = last_return_row(self._place)
             return _number(row, "return_mean"), _number(row, "return_std")
         except (ValueError, csv.Error):  # an evaluation that has ended is worth more than this
             return None, None
 
     def history(self) -> list[dict[str, Any]]:
         """When the run began, went on, was changed and ended; see docs/warm_start.md."""
-        return read_history(self.out)
+        return read_history(self._place)
 
     @staticmethod
     def load(out: str | Path, **given: Any) -> Run:
@@ -140,7 +143,7 @@ class Run:
                 these.
         """
         which = _checked(which)
-        store = CheckpointStore(self.out / "checkpoints")
+        store = CheckpointStore(self._place / "checkpoints")
         if isinstance(which, int):
             found = store.at(which)
         else:
@@ -149,7 +152,7 @@ class Run:
             raise CheckpointError(self._no_checkpoint(which, store))
         require_sound_metadata(found.metadata)
         if not self._accepts_change:
-            require_same_config(self.out, found.run_files)
+            require_same_config(self._place, found.run_files)
         return found
 
     def _no_checkpoint(self, which: Which, store: CheckpointStore) -> str:
@@ -172,7 +175,7 @@ class Run:
                 f"{self.config.run.checkpoints!r} and without the callback SaveBest, so none was "
                 f"marked. Use the latest one, or train a run with --checkpoints best."
             )
-        if env_steps := saved(self.out):
+        if env_steps := saved(self._place):
             return (
                 f"{self.out} has no {_kind(which)}, though it was trained for {env_steps:,} "
                 f"env_steps. Put its checkpoints back."
@@ -190,7 +193,7 @@ class Run:
             ConfigError: if `which` is neither "latest", "best" nor a number.
         """
         which = _checked(which)
-        store = CheckpointStore(self.out / "checkpoints")
+        store = CheckpointStore(self._place / "checkpoints")
         if isinstance(which, int):
             is_there = store.has(which)
         else:
@@ -423,7 +426,7 @@ class Run:
 
     def _video_path(self, which: Which, suffix: str = "") -> Path:
         step = self.checkpoint(which).step
-        return self.out / "videos" / f"step_{step:012d}{suffix}.mp4"
+        return self._place / "videos" / f"step_{step:012d}{suffix}.mp4"
 
     def _frames(self, which: Which, **episode: Any) -> EpisodeFrames:
         settings = env_settings(self.config, self._given)

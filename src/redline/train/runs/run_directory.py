@@ -42,7 +42,8 @@ def run_name(config: RunConfig, changed: Iterable[str] = ()) -> str:
     """
     if config.run.name is not None:
         return config.run.name
-    env = config.run.env.replace("/", "-").replace(":", "-")
+    env = re.sub(r"[/:(]", "-", config.run.env.rstrip(")"))
+    env = re.sub(r"[^\w.+=-]", "_", env)  # of a lambda or of arguments: nothing that a shell reads
     algorithm = config.algorithm.rpartition(":")[2].rpartition(".")[2]  # of module:Name, the name
     values = dataclasses.asdict(config.policy) | dataclasses.asdict(config.algo)
     differing = [name for name in values if name in set(changed)]

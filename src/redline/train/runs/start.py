@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import gymnasium
 from redline.algos.algorithm import Algorithm
 from redline.algos.config import OffPolicyConfig, require_positive
 from redline.algos.q_learning import QLearningConfig, exploration
+from redline.algos.registry import algorithm_label
 from redline.collect import Collector, collector_label
 from redline.envs.backends.backend import Backend
 from redline.envs.backends.registry import backend_label
@@ -26,7 +27,7 @@ from redline.errors import (
 )
 from redline.models.registry import NetworkFactory, network_label
 from redline.plain_text import shortened, shown
-from redline.registry import PYTHON_ONLY
+from redline.registry import PYTHON_ONLY, may_be_same
 from redline.train.callbacks import RETURN_REACHED
 from redline.train.checkpoint.checkpoint import Checkpoint, load_checkpoint, read_manifest
 from redline.train.checkpoint.store import CheckpointStore
@@ -48,6 +49,7 @@ from redline.train.runs.given import (
     EnvArgument,
     Given,
     describe_env,
+    is_same_env,
     require_same_algorithm,
     require_same_network,
 )
@@ -115,7 +117,9 @@ def train(
             `config.json`.
 
     Returns:
-        The run; `run.evaluate(episodes=20)` tests its agent.
+        The run; `run.evaluate(episodes=20)` tests its agent. Also where Ctrl-C or a signal stopped
+        it: then `run.exit_code` is not 0, and a program with several runs should end, or go on
+        with `resume=run.out`.
 
     Raises:
         RedlineError: if a setting is wrong; nothing has been written then.
@@ -302,7 +306,7 @@ def _gone_on(
 ) -> Run:
     """See `resume_run`; nobody else trains in the directory now."""
     config = read_config(out, given.algorithm, accept_changed=accept_changed_config)
-    _check_same(config, out, given)
+    doubts = _check_same(config, out, given)
     require_confirmed(config.replace(**_own_word(changes or {})), given.confirmed)
     before = config
     if changes:
@@ -335,7 +339,7 @@ def _gone_on(
         evaluated_in_time(config, changed)
     if changed.keys() & {"checkpoints", "checkpoint_gap", "checkpoint_interval"}:
         config = checkpointed_in_time(config, changes or {})
-    config = _with_network(config, out, given, console)
+    config = _with_network(config, out, given, console, doubts)
     with joined_ranks(config.run.device) as ranks:
         if checkpoint is not None:
             ranks.check_checkpoint(checkpoint.metadata, out)
@@ -432,42 +436,61 @@ def _own_checkpoint(first: Checkpoint, out: Path, ranks: Ranks) -> Checkpoint:
     )
 
 
-def _check_same(config: RunConfig, out: Path, given: Given) -> None:
-    """Refuse to go on with anything else than what the run was begun with.
+def _check_same(config: RunConfig, out: Path, given: Given) -> list[str]:
+    """Refuse to go on with anything else than what the run was begun with, as far as names tell.
+
+    Returns:
+        A sentence for each name that is another one, and may be of the same.
 
     Raises:
         ConfigError: if the algorithm is another one.
         IncompatibleCheckpointError: if the environments are, or what steps or collects them.
     """
     require_same_algorithm(config, out, given.algorithm)
-    run = config.run
-    for what, present, label in (
-        ("environment", run.env, describe_env(given.env) if given.env is not None else None),
-        (
-            "back end",
-            backend_label(run.env_backend),
-            given.env_backend and backend_label(given.env_backend),
-        ),
-        (
-            "collector",
-            collector_label(run.collector),
-            given.collector and collector_label(given.collector),
-        ),
-    ):
-        if label is not None and label != present:
-            raise IncompatibleCheckpointError(
-                f"{out} was trained on the {what} {present}, not on {label}. Resume it with the "
-                f"same {what}, or start a new run."
-            )
+    run, env = config.run, given.env
+    if env is not None and not is_same_env(env, run.env):
+        raise _another("environment", out, run.env, describe_env(env))
+    backend, collector = given.env_backend, given.collector
+    parts = (
+        ("back end", backend_label(run.env_backend), backend and backend_label(backend)),
+        ("collector", collector_label(run.collector), collector and collector_label(collector)),
+    )
+    for what, present, label in parts:
+        if label is not None and not may_be_same(label, present):
+            raise _another(what, out, present, label)
+    algorithm = given.algorithm and algorithm_label(given.algorithm)
+    compared = (
+        ("algorithm", config.algorithm, algorithm),
+        ("environment", run.env, None if env is None else describe_env(env)),
+        *parts,
+    )
+    return [
+        f"the {what} is {shown(label, 200)} now, and was {shown(present, 200)} when the run began: "
+        f"names cannot tell whether they are the same"
+        for what, present, label in compared
+        if label is not None and label != present
+    ]
 
 
-def _with_network(config: RunConfig, out: Path, given: Given, console: Console) -> RunConfig:
+def _another(what: str, out: Path, present: str, label: str) -> IncompatibleCheckpointError:
+    return IncompatibleCheckpointError(
+        f"{out} was trained on the {what} {present}, not on {label}. Resume it with the same "
+        f"{what}, or start a new run."
+    )
+
+
+def _with_network(
+    config: RunConfig, out: Path, given: Given, console: Console, doubts: Sequence[str]
+) -> RunConfig:
     """The settings, with the network's name also where the run began before there was one.
+
+    Doubts whether what was given is what the run had are told, the network's last.
 
     Raises:
         IncompatibleCheckpointError: if the caller gave another network than the run has.
     """
-    if (doubt := require_same_network(config, out, given)) is not None:
+    network_doubt = require_same_network(config, out, given)
+    for doubt in (*doubts, *([] if network_doubt is None else [network_doubt])):
         console.warning(doubt)
     if config.run.network is None and given.network is not None:
         return config.replace(network=network_label(given.network))
@@ -485,6 +508,7 @@ def _executed(
     *,
     is_locked: bool = False,
 ) -> Run:
+    place = out.absolute()
     with may_not_exit("code that the run was given"):  # a network, or an algorithm of one's own
         config, stopped_by = execute(
             config,
@@ -496,7 +520,8 @@ def _executed(
             ranks=ranks,
             is_locked=is_locked,
         )
-    return Run(out, config, given, exit_code=0 if stopped_by is None else 128 + stopped_by)
+    exit_code = 0 if stopped_by is None else 128 + stopped_by
+    return Run(out, config, given, exit_code=exit_code, place=place)
 
 
 def check_updates(config: RunConfig) -> None:
