@@ -121,6 +121,31 @@ def test_reinforce_gradient_by_hand() -> None:
     assert policy.baseline.item() == pytest.approx(1.0 + 0.1 * 0.5 * (3 + 2) / 2)
 
 
+def test_reinforce_returns_by_hand() -> None:
+    """gamma 1/2, V = 1. One env ends after its second step: G = 1 + 3/2, 3. The other is cut
+    there, and its successor is worth 8: G = 1 + (3 + 8/2) / 2, 3 + 8/2."""
+    config = ReinforceConfig(num_envs=2, rollout_length=2, gamma=0.5, normalize_advantage=False)
+    reinforce = Reinforce(TwoNumberPolicy(), config)
+    cut = torch.tensor([[False, False], [False, True]])
+    steps = TensorDict(
+        {
+            "obs": torch.zeros(2, 2, 1),
+            "action": torch.ones(2, 2, dtype=torch.int64),
+            "reward": torch.tensor([[1.0, 1.0], [3.0, 3.0]]),
+            "value": torch.ones(2, 2),
+            "bootstrap_value": torch.tensor([[0.0, 0.0], [8.0, 8.0]]),
+            "terminated": cut.flip(1),
+            "truncated": cut,
+            "valid": torch.ones(2, 2, dtype=torch.bool),
+        },
+        batch_size=(2, 2),
+    )
+    rollout = Rollout(steps=steps, initial_state={}, last_obs=torch.zeros(2, 1))
+    advantage, target, _ = reinforce.estimate(rollout, reinforce.policy.evaluate_rollout(rollout))
+    assert target.tolist() == [[2.5, 4.5], [3.0, 7.0]]
+    assert advantage.tolist() == [[1.5, 3.5], [2.0, 6.0]]
+
+
 def test_gradient_norm_is_clipped() -> None:
     """The gradient (1/8, -7/8) of the A2C case has norm sqrt(50)/8; it is scaled to 0.1."""
     policy = TwoNumberPolicy(logit=0.0, value=1.0)

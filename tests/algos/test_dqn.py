@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from tensordict import TensorDict
 
-from redline.algos.dqn import DQN, DQNConfig
+from redline.algos.dqn import DQN, DQNConfig, Fractions
 from redline.algos.q_learning import (
     Exploration,
     exploration,
@@ -212,6 +212,47 @@ def test_implicit_quantile_target_by_hand(double_q: bool) -> None:
     expected = [1.0, 3.0, 1.0] if double_q else [1.0, 4.0, 2.0]
     for column in values.unbind(-1):
         assert column.tolist() == pytest.approx(expected)
+
+
+def ended_row() -> TensorDict:
+    """Q(s, 0) = 0.5, reward 1 and the end: every sample of the target is 1."""
+    return transitions(
+        obs=torch.tensor([[0.5, 9.0]]),
+        next_obs=NEXT[:1],
+        action=torch.tensor([0]),
+        reward=torch.tensor([1.0]),
+        discount=torch.tensor([0.0]),
+    )
+
+
+def test_quantile_loss_and_priority_by_hand() -> None:
+    """Quantiles -0.5 and 1.5 of 1/4 and 3/4: errors 1.5 and -0.5, both with the weight 1/4.
+
+    kappa = 2: (1.5^2 / 2 + 0.5^2 / 2) / 4 / 2 = 5 / 32.
+    """
+    settings = config(value_distribution="quantile", num_quantiles=2, huber_threshold=2.0)
+    online, target = QuantileHead(2, 2, num_values=2), QuantileHead(2, 2, num_values=2)
+    algorithm = hand_algorithm(online, target, settings, repeat=2)
+    with torch.no_grad():
+        online.advantage.layers[0].bias.copy_(torch.tensor([-1.0, 1.0, -1.0, 1.0]))
+    metrics = algorithm.update(ended_row())
+    assert metrics["loss"].item() == pytest.approx(5 / 32)
+    assert metrics["priority"].tolist() == pytest.approx([5 / 32])
+    assert metrics["target_mean"].item() == pytest.approx(1.0)
+
+
+def test_implicit_quantile_loss_by_hand() -> None:
+    """Each fraction's value is 0.5, each error 0.5: (0.2 + 0.6) * 0.5^2 / 2 = 0.1."""
+    settings = config(value_distribution="implicit", huber_threshold=1.0)
+    heads = [ImplicitQuantileHead(2, 2, num_acting_fractions=3) for _ in range(2)]
+    for head in heads:
+        torch.nn.init.zeros_(head.embedding.weight)
+        torch.nn.init.ones_(head.embedding.bias)
+    algorithm = hand_algorithm(heads[0], heads[1], settings)
+    drawn = Fractions(torch.full((1, 6), 0.5), torch.tensor([[0.2, 0.6]]))
+    metrics = algorithm.step(ended_row(), drawn, moves=False)
+    assert metrics["loss"].item() == pytest.approx(0.1)
+    assert metrics["priority"].tolist() == pytest.approx([0.1])
 
 
 @pytest.mark.parametrize("dueling", [False, True])

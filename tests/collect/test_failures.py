@@ -40,7 +40,7 @@ def test_a_worker_that_fails_ends_the_collection(placement: str, deed: str, mess
 
     with collector, pytest.raises(WorkerError, match=message):
         collect_18_steps()
-    assert children() == before
+    assert not children() - before  # others may end meanwhile
     assert shared_memory() <= shared
 
 

@@ -97,7 +97,13 @@ def test_a_busy_collector_refuses_other_work_and_can_be_closed() -> None:
         with pytest.raises(ConfigError, match=r"Wait for its future first"):
             ask()
     env.gate.release(1)
-    threading.Timer(0.1, env.gate.release, [5]).start()
+
+    def go_on_once_it_is_cancelled() -> None:
+        while not collector._cancelled:
+            time.sleep(0.001)
+        env.gate.release(5)
+
+    threading.Thread(target=go_on_once_it_is_cancelled).start()
     collector.close()
     assert env.closed
     with pytest.raises(RedlineError, match="closed while it collected"):

@@ -171,7 +171,7 @@ def test_a_worker_that_fails_ends_the_collection(deed: str, message: str) -> Non
         assert "in step" in str(caught.value)
     else:
         assert message in str(caught.value)
-    assert children() == before
+    assert not children() - before  # others may end meanwhile
     assert shared_memory() <= shared
 
 

@@ -479,7 +479,9 @@ def test_a_damaged_database_is_named(tmp_path: Path) -> None:
         tune(PLAN, out=tmp_path, places=lambda launch: Played())
 
 
-def test_searches_that_begin_together_make_the_study_one_after_the_other(tmp_path: Path) -> None:
+def test_searches_that_begin_together_make_the_study_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Elsewhere both made the tables, and one failed: UNIQUE constraint failed."""
     (tmp_path / "tuners").mkdir()
     held = locks.take(tmp_path / "tuners" / "making.lock")
@@ -487,8 +489,16 @@ def test_searches_that_begin_together_make_the_study_one_after_the_other(tmp_pat
     made: list[Any] = []
     plan = plan_from(PLAN, "a test")
     keep = functools.partial(keep_plan, tmp_path, PLAN, trials=1, launch={})
+    asked, take = threading.Event(), locks.take
+
+    def take_and_tell(path: Path, *more: Any) -> int | None:
+        asked.set()
+        return take(path, *more)
+
+    monkeypatch.setattr(locks, "take", take_and_tell)
     making = threading.Thread(target=lambda: made.append(_study(tmp_path, plan, None, keep)))
     making.start()
+    assert asked.wait(60)
     making.join(0.3)
     assert not (tmp_path / "study.sqlite").exists()
     os.close(held)

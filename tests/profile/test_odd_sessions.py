@@ -18,7 +18,7 @@ import pytest
 from redline.errors import SessionError
 from redline.profile import layout
 from redline.profile.analyse.samples import MachineSamples, read_machine_samples
-from redline.profile.analyse.shares import with_shares
+from redline.profile.analyse.shares import read_sampled, with_shares
 from redline.profile.analyse.stacks import read_stacks
 from redline.profile.analyse.summary import Summary, summarize
 from redline.profile.analyse.timeline import build_timeline
@@ -458,6 +458,55 @@ thread.join()
     assert len(times_of_begins(threads, begins_of(process, "lost"))) == 0
     assert any("could be written: File too large" in problem for problem in found.problems)
     assert not any("damaged" in problem or "cut short" in problem for problem in found.problems)
+
+
+FULL_FOR_A_WHILE = """
+import resource, signal, time
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+def work(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sum(range(1000))
+
+def first(): work(0.3)
+def meanwhile(): work(1.2)
+def last(): work(1.2)
+
+first()
+resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
+meanwhile()
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+last()
+"""
+
+
+@pytest.mark.parametrize("mode", ["sample", "full"])
+def test_lines_and_samples_go_on_behind_a_disk_that_was_full(profiled: Any, mode: str) -> None:
+    """Codes that were first met meanwhile were lost, and each later line was one out of turn."""
+    done = profiled.run(FULL_FOR_A_WHILE, mode=mode)
+    assert done.returncode == 0
+    found = summarize(profiled.session)
+    assert {"first", "meanwhile", "last"} <= {row.function for row in found.python_functions}
+    assert any("not all lines could be written: File too large" in p for p in found.problems)
+    assert not any("no sense" in p or "damaged" in p for p in found.problems)
+    if mode == "sample":
+        samples = read_sampled(open_session(profiled.session).processes[0])
+        assert samples is not None
+        assert samples.times_ns[-1] > 2_000_000_000  # the lost ones' time is not missing
+        assert any("not all samples could be written" in p for p in found.problems)
+
+
+def test_lines_go_on_in_a_program_that_closes_all_files(profiled: Any) -> None:
+    """As a daemon does; the events' file was opened again, the lines' was not."""
+    profiled.run(
+        FULL_FOR_A_WHILE.split("first()\nresource")[0]
+        + "import os\nfirst()\nos.closerange(3, 256)\nlast()\n",
+        mode="sample",
+    )
+    found = summarize(profiled.session)
+    assert {"first", "last"} <= {row.function for row in found.python_functions}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")

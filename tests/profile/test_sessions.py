@@ -267,6 +267,17 @@ def test_a_misspelled_watch_is_told_and_the_program_runs(profiled: Any) -> None:
     assert "mujoco has no 'spni'" in done.stderr
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_a_watch_of_what_works_later_is_refused(kind: str, profiled: Any) -> None:
+    """A call of it makes a generator or a coroutine, in microseconds."""
+    body = "yield 1" if kind == "def" else "return 1"
+    (profiled.directory / "sim.py").write_text(f"{kind} rollout():\n    {body}\n")
+    program = "import sim\nsim.rollout().close()\nprint('ran')\n"
+    done = profiled.run(program, watch=("sim:rollout",), check=False)
+    assert done.stdout == "ran\n"
+    assert "is a generator or coroutine function" in done.stderr
+
+
 def test_gymnasium_like_envs_are_simulation_once_however_nested(profiled: Any) -> None:
     """Fault 37's sister: env classes of the program are seen, wrappers do not count twice."""
     core = profiled.directory / "gymnasium"

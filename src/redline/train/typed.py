@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from redline.train.settings import RunConfig
 
 
-
 class RunOptions(TypedDict, total=False):
     """Settings of every run."""
 
@@ -1639,8 +1638,7 @@ def train(
     **settings: Any,
 ) -> Run: ...
 
-def train(
-    algorithm: str | type[Algorithm] | None = None, *args: Any, **settings: Any
-) -> Run:
+
+def train(algorithm: str | type[Algorithm] | None = None, *args: Any, **settings: Any) -> Run:
     """See `redline.train.runs.start.train`."""
     raise NotImplementedError

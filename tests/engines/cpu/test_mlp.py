@@ -143,3 +143,21 @@ def test_what_c_does_not_serve() -> None:
         pytest.skip("there is no C, or this processor has no AVX2")
     assert in_c(chain(8))
     assert not in_c(chain(8, nn.Tanh))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_gradients_without_bound_stop_at_inactive_units(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in autograd: y = relu(-1) and relu(2); of d = (inf, 3) the first is 0 and no NaN."""
+    if not compiled:
+        monkeypatch.setattr(mlp, "_dense", None)
+    network = nn.Sequential(nn.Linear(1, 2), nn.ReLU())
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[-1.0], [2.0]]))
+        network[0].bias.zero_()
+    gradients = Gradients(list(network.parameters()))
+    arrays = MLP(chain_of(*network), gradients)
+    tape = arrays.forward(np.ones((1, 1), np.float32))
+    arrays.backward(tape, np.array([[np.inf, 3.0]], np.float32))
+    assert [view.tolist() for view in gradients.views] == [[[0.0], [3.0]], [0.0, 3.0]]

@@ -59,7 +59,7 @@ while time.perf_counter() < until:
     )
     summary = summarize(profiled.session)
     marked = seconds(summary, level="simulator", operation="even")
-    assert 0.02 <= marked < 0.3
+    assert 0.02 <= marked < 0.02 + 0.5
     assert seconds(summary, level="simulator", operation="odd") < 0.01
     # A busy machine may stretch what was spun; left open, it would hold the last 0.6 s as well.
     assert 0.07 <= seconds(summary, level="simulator", operation="other") < 0.07 + 0.5
@@ -133,7 +133,7 @@ os.execv(sys.executable, [sys.executable, "-c", second])
     assert first.ended
     assert second.ended
     assert first.pid != second.pid
-    assert 0.03 <= seconds(summary, level="simulator", pid=first.pid) < 0.4
+    assert 0.03 <= seconds(summary, level="simulator", pid=first.pid) < 0.5
     assert seconds(summary, level="simulator", pid=second.pid) >= 0.5
     assert any("replaced itself" in problem for problem in second.problems)
 

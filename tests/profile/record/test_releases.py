@@ -85,8 +85,8 @@ _native.restore_release(deque)
         calibrate=False,
     )
     cells = {(c.operation, c.level): c.raw_s for c in summarize(profiled.session).cells}
-    assert cells["wait", "waiting"] == pytest.approx(0.5, abs=0.1)
-    assert cells.get(("wait", "python"), 0.0) < 0.1
+    assert cells["wait", "waiting"] >= 0.45
+    assert cells.get(("wait", "python"), 0.0) < cells["wait", "waiting"] / 2
 
 
 def test_a_type_is_timed_once_and_can_be_again(number: int) -> None:

@@ -227,7 +227,7 @@ def python(seconds):
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         sum(range(50))
-for _ in range(25):
+for _ in range(35):
     with profile.operation("inference"):
         torch.spin(20_000_000)
     with profile.operation("simulation"):
@@ -251,20 +251,22 @@ def test_the_sampler_agrees_with_a_known_program(profiled: Any, mode: str) -> No
             for number, seen in zip(numbers.tolist(), samples.levels.tolist(), strict=True)
             if number >= 0 and operation_name(made, made.states[made.lead[1][number]]) == operation
         ]
-        assert len(within) > 10
+        assert len(within) >= 5
         assert within.count(level) >= 0.85 * len(within)
     assert {levels.PYTHON, levels.WAITING} <= set(samples.levels.tolist())
     lines = (session.processes[0].directory / "process.jsonl").read_text().splitlines()
     (note,) = [each for each in map(json.loads, lines) if each.get("event") == "sampler"]
-    assert note["samples"] > 50
+    assert note["samples"] == len(samples.levels)
 
 
 def test_forked_processes_are_sampled_apart(profiled: Any) -> None:
     profiled.run(
         """
-import os, mujoco
+import os, time, mujoco
 child = os.fork()
-mujoco.spin(150_000_000)
+end = time.thread_time() + 0.3
+while time.thread_time() < end:
+    mujoco.spin(10_000_000)
 if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
@@ -343,9 +345,29 @@ thread.join()
     assert (last == levels.PYTHON).mean() > 0.3
 
 
+def test_a_main_thread_that_blocks_the_signal_is_told(profiled: Any) -> None:
+    """As where another thread waits for all signals. Each look waited 300 ms for an answer."""
+    profiled.run(
+        """
+import signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+end = time.thread_time() + 1.5
+while time.thread_time() < end:
+    sum(range(1000))
+""",
+        mode="sample",
+        sample_hz=250.0,
+    )
+    samples = read_sampled(open_session(profiled.session).processes[0])
+    assert samples is not None
+    assert len(samples.levels) > 30
+    said = summarize(profiled.session).problems
+    assert any("samples are unattributed: the program blocks SIGURG" in each for each in said)
+
+
 def test_a_killed_program_leaves_its_samples(profiled: Any) -> None:
     profiled.run(
-        "import os, signal, mujoco\nfor _ in range(150):\n    mujoco.spin(10_000_000)\n"
+        "import os, signal, mujoco\nfor _ in range(300):\n    mujoco.spin(10_000_000)\n"
         "os.kill(os.getpid(), signal.SIGKILL)",
         mode="sample",
         check=False,

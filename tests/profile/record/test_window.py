@@ -251,7 +251,7 @@ def test_the_program_ends_after_the_last_window(profiled: Any) -> None:
 
 
 def test_a_wait_is_interrupted_by_the_early_exit(profiled: Any) -> None:
-    profiled.run("import time\ntime.sleep(100)", mode="light", for_s=0.1, exit_after_window=True)
+    profiled.run("import time\ntime.sleep(100)", mode="light", for_s=2.0, exit_after_window=True)
     assert summarize(profiled.session).processes[0].wall_s < 50
 
 
@@ -262,7 +262,7 @@ def test_a_program_that_handles_sigterm_decides_itself(profiled: Any) -> None:
         "time.sleep(100)",
         check=False,
         mode="light",
-        for_s=0.3,
+        for_s=2.0,
         exit_after_window=True,
     )
     assert (done.returncode, done.stderr) == (7, "")

@@ -132,10 +132,14 @@ def test_the_discounted_return_goes_on_in_the_next_rollout() -> None:
 
 
 def test_scaled_rewards_are_bounded() -> None:
-    scaler = RewardScaler(1, gamma=0.0)
-    made = rollout([[0.001]] * 99 + [[1e6]], [[0]] * 100, [[1]] * 100)
-    scaler.scale(made)
-    assert made["reward"].max().item() <= 10.0
+    """+-1e6 among 998 small ones: the deviation is 44,721, and +-22 would be left of them."""
+    rewards = [[0.001]] * 998 + [[1e6], [-1e6]]
+    made = rollout(rewards, [[0]] * 1000, [[1]] * 1000)
+    there = DeviceRewardScaler(1, 0.0, torch.device("cpu")).scaled(made)["reward"]
+    RewardScaler(1, gamma=0.0).scale(made)
+    for found in (made["reward"], there):
+        assert found[-2:, 0].tolist() == [10.0, -10.0]
+        assert 0.0 < found[0, 0].item() < 1e-6
 
 
 def test_a_device_scales_as_the_host_does() -> None:

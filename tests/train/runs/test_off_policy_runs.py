@@ -25,6 +25,7 @@ from redline.train.checkpoint.files import params_sha256
 from redline.train.loops.off_policy_loop import OffPolicyLoop
 from redline.train.presets import preset_config
 from redline.train.progress.progress import BASE_COLUMNS, TIME_COLUMNS
+from redline.train.runs import execution
 from redline.train.runs.learner import trainable_parts
 from redline.train.runs.run import Run
 from redline.train.runs.start import check_updates
@@ -563,3 +564,20 @@ def test_rainbow_says_that_its_range_of_returns_was_not_chosen(
     assert run.config.algo.epsilon_final == 0.0
     redline.train(resume=out, total_env_steps=96, quiet=True)
     assert "tells returns apart" not in "".join(capfd.readouterr())
+
+
+def test_what_a_run_gives_its_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exponents of priorities and importance weights, and the share of goals replaced."""
+    made: list[Any] = []
+    build = execution.build_replay
+    monkeypatch.setattr(
+        execution, "build_replay", lambda *given: made.append(build(*given)) or made[-1]
+    )
+    run = small(tmp_path / "run", "rainbow", priority_alpha=0.9, priority_beta=0.4)
+    assert made[0].config.alpha == 0.9
+    for row in rows(run.out):
+        progress = int(row["env_steps"]) / 240
+        assert float(row["priority_beta"]) == pytest.approx(0.4 + 0.6 * progress)
+    goals = {"env": "redline/PointReach-v1", "replay": "her", "her_share": 0.3}
+    small(tmp_path / "goals", "sac", **goals)
+    assert made[1]._share == 0.3

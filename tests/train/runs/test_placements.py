@@ -277,7 +277,7 @@ def test_an_evaluation_that_fails_beside_learning_ends_the_run(
             "ppo", env=lambda: Doomed(deed, home), out=tmp_path / "run", eval_async=True, **settings
         )
 
-    assert children() == before
+    assert not children() - before  # others may end meanwhile
 
 
 def test_what_cannot_be_placed_is_refused(

@@ -228,7 +228,9 @@ class MLP:
 
     def _through_activation(self, grad: Array, output: Array) -> Array:
         if not self._is_tanh:
-            return grad * (output > 0)
+            # As autograd: an infinite gradient stops at an inactive unit, and what is no number
+            # hands it on.
+            return np.where(output <= 0, np.float32(0), grad)
         slope = output * output
         np.subtract(1.0, slope, out=slope)
         slope *= grad

@@ -24,6 +24,7 @@ _BOOTSTRAP = (
 )
 # Many workers with as many threads as there are cores each would only get in each other's way.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_LAST_PART_S = 0.5  # without another one; a busy machine may take a worker off its core between two
 _SPIN_S = 100e-6  # about what a wake-up costs on a busy machine
 
 
@@ -115,7 +116,7 @@ class WorkerProcess:
         """The Python stack of a worker that does not answer, as faulthandler prints it.
 
         Args:
-            limit: when to wait no longer, by `time.monotonic`; its last part is known by the 0.1 s
+            limit: when to wait no longer, by `time.monotonic`; its last part is known by the 0.5 s
                 without another one.
         """
         if self.process.poll() is not None:
@@ -130,7 +131,7 @@ class WorkerProcess:
             if not part:
                 break
             text += part
-            until = min(limit, time.monotonic() + 0.1)
+            until = min(limit, time.monotonic() + _LAST_PART_S)
         return text.decode(errors="replace").strip() or "(none was given)"
 
     def wait(self, timeout_s: float) -> None:

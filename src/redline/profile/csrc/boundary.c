@@ -167,7 +167,8 @@ static inline const Known *known_callable(PyObject *callable) {
                Py_IS_TYPE(callable, &PyClassMethodDescr_Type)) {
         key = ((PyMethodDescrObject *)callable)->d_method;
     } else if (Py_IS_TYPE(callable, &PyWrapperDescr_Type)) {
-        key = ((PyWrapperDescrObject *)callable)->d_base;
+        /* Not d_base, which all types share: `object.__init__` would decide for every `__init__`. */
+        key = ((PyWrapperDescrObject *)callable)->d_wrapped;
     } else {
         return known_object(callable);
     }

@@ -191,9 +191,9 @@ static PyTypeObject MarkType = {
 static PyObject *mark_of(PyObject *table, PyObject *name, const char *kind_name, uint8_t kind) {
     if (!PyUnicode_Check(name)) {
         return PyErr_Format(PyExc_TypeError,
-                            "the name of an %s must be a str, not %.100s: pass a short constant "
+                            "the name of a mark must be a str, not %.100s: pass a short constant "
                             "string such as \"inference\"",
-                            kind_name, Py_TYPE(name)->tp_name);
+                            Py_TYPE(name)->tp_name);
     }
     PyObject *mark = PyDict_GetItemWithError(table, name);
     if (mark != NULL || PyErr_Occurred()) {

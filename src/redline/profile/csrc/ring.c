@@ -234,7 +234,8 @@ void rl_session_end(void) {
 
 static inline int has_room(RlThread *t, uint64_t need) {
     const uint64_t head = atomic_load_explicit(&t->head, memory_order_relaxed);
-    if (t->capacity - (head - t->tail_seen) >= need) {
+    /* Of a ring that was given back the capacity is 0: the difference would be a huge number. */
+    if (t->capacity >= need && t->capacity - (head - t->tail_seen) >= need) {
         return 1;
     }
     t->tail_seen = atomic_load_explicit(&t->tail, memory_order_acquire);
@@ -589,6 +590,7 @@ void rl_forget_phases(void) { tls_phases.count = 0; }
 /* What a hook raised that is no `Exception` comes from a signal's handler (an interrupt, or
  * `sys.exit`), which happened to run in it: the main thread gets it as soon as it is back. */
 static PyObject *postponed = NULL;
+static _Atomic int is_unasked; /* too many calls were pending to ask for it */
 
 static int raise_postponed(void *unused) {
     (void)unused;
@@ -613,7 +615,7 @@ void rl_hook_failed(PyObject *hook) {
     Py_XDECREF(type);
     Py_XDECREF(traceback);
     Py_XSETREF(postponed, value);
-    Py_AddPendingCall(raise_postponed, NULL);
+    atomic_store(&is_unasked, Py_AddPendingCall(raise_postponed, NULL) != 0);
 }
 
 static unsigned long asking; /* the thread that is in the hook, 0: none */
@@ -686,6 +688,9 @@ static int ask_woken(void *unused) {
 
 /* By the writer, without the GIL, at each of its turns until the calibrator takes the time back. */
 void rl_wake_block_hook(void) {
+    if (atomic_exchange(&is_unasked, 0)) {
+        atomic_store(&is_unasked, Py_AddPendingCall(raise_postponed, NULL) != 0);
+    }
     const int is_real = fake_ns < 0; /* a clock that is set stands still for the writer */
     if (is_real && rl_now() >= atomic_load(&wake_ns) && !atomic_exchange(&is_wake_pending, 1) &&
         Py_AddPendingCall(ask_woken, NULL) != 0) {

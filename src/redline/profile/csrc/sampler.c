@@ -80,7 +80,9 @@ static pthread_cond_t wake;
 static int is_open, running, stopping, file = -1, write_error, main_stat = -1;
 static pid_t owner; /* the process that opened it; a forked child is another */
 static struct stat file_is; /* which file: a program that closes all may use its number again */
+static char file_path[4096];
 static pid_t main_tid, own_tid;
+static int main_is_deaf; /* it blocks the signal, as a program does whose other thread waits for them */
 static int64_t interval_ns, last_ns, spent_ns, cost_part; /* at most 1 / cost_part of one core */
 static uint64_t sample_count, lost_count, random_state;
 typedef struct {
@@ -338,6 +340,7 @@ static void refresh_tasks(void) {
         }
     }
     closedir(directory);
+    main_is_deaf = blocks_signal(main_tid);
     qsort(found, (size_t)count, sizeof *found, by_tid);
     for (int i = 0; i < count; i++) {
         int known = 0;
@@ -401,6 +404,10 @@ static uint8_t look_at(pid_t tid) {
 static uint8_t look(void) {
     const char state = state_of(main_tid);
     if (state == 'R') {
+        if (main_is_deaf) {
+            lost_count++;
+            return UNATTRIBUTED;
+        }
         return look_at(main_tid);
     }
     for (int i = 0; i < task_count; i++) {
@@ -430,6 +437,19 @@ static int file_is_ours(void) {
            found.st_ino == file_is.st_ino;
 }
 
+static int open_again(void) {
+    file = open(file_path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    return file_is_ours();
+}
+
+/* What could not be written is left out, and its time counted to what follows. */
+static void lose(size_t rows, int problem) {
+    write_error = problem;
+    for (size_t i = 0; i < rows; i++) {
+        last_ns -= batch.delta_ns[i];
+    }
+}
+
 static void write_rows(void) {
     static const unsigned char zeros[8] = {0};
     unsigned char text[sizeof RL_ARROW_BATCH + 6 * BATCH_ROWS + 16], *at = text;
@@ -438,8 +458,8 @@ static void write_rows(void) {
         return;
     }
     batch.rows = 0;
-    if (!file_is_ours()) {
-        write_error = EBADF;
+    if (!file_is_ours() && !open_again()) {
+        lose(rows, EBADF);
         return;
     }
     rl_arrow_batch_header(at, rows);
@@ -452,10 +472,15 @@ static void write_rows(void) {
         memcpy(at, zeros, rl_pad8(sizes[i]) - sizes[i]);
         at += rl_pad8(sizes[i]) - sizes[i];
     }
+    const off_t before = lseek(file, 0, SEEK_END);
     for (unsigned char *from = text; from < at;) {
         const ssize_t n = write(file, from, (size_t)(at - from));
         if (n < 0 && errno != EINTR) {
-            write_error = errno;
+            lose(rows, errno);
+            /* A part of a batch would swallow the beginning of the next one, and all behind it. */
+            if (before >= 0 && ftruncate(file, before) == 0) {
+                lseek(file, before, SEEK_SET);
+            }
             return;
         }
         from += n > 0 ? n : 0;
@@ -655,6 +680,7 @@ static PyObject *start_at(const char *path, long long base, long long interval, 
     if (take_packages(list) != 0 || take_signal() != 0) {
         return NULL;
     }
+    snprintf(file_path, sizeof file_path, "%s", path);
     file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (file < 0 || fstat(file, &file_is) != 0 ||
         write(file, RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA) < 0) {

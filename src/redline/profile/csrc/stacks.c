@@ -12,7 +12,9 @@
  *   ["node", number, node of the caller or -1, code, line]
  *   ["at", ns since the base, node or -1, ns that it stands for]
  *
- * Code objects that were seen are kept, so that their addresses stay theirs.
+ * Code objects that were seen are kept, so that their addresses stay theirs. Rows wait while the disk
+ * is full; where they no longer fit, samples are left out, and never codes or nodes: their numbers
+ * count on.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -48,6 +50,11 @@
 
 enum { MAX_FRAMES = 256, MAX_NODES = 1 << 17, MAX_TEXT = 400, BUFFER = 1 << 17 };
 enum { TABLE = 2 * MAX_NODES, WRITE_NS = 50000000, NOBODY = -1 };
+#ifdef __linux__
+enum { WAIT_CLOCK = CLOCK_MONOTONIC };
+#else
+enum { WAIT_CLOCK = CLOCK_REALTIME }; /* a condition counts by no other everywhere */
+#endif
 enum { MOST_OF_LINE = 2 * 6 * MAX_TEXT + 100 };
 
 typedef struct {
@@ -67,6 +74,7 @@ static int64_t own_cpu_ns; /* of its thread; read once that has ended */
 static int64_t answers_ns; /* that the main thread took to answer */
 static pid_t owner; /* the process that opened it; a forked child is another */
 static struct stat file_is;
+static char *file_path;
 static char buffer[BUFFER];
 static size_t used;
 static int64_t base_ns, interval_ns, last_ns;
@@ -90,23 +98,47 @@ static int64_t own_ns(void) {
 
 /* ------------------------------------------------------------------ the file */
 
-static void write_out(void) {
+static int is_ours(int descriptor) {
     struct stat found;
+    return fstat(descriptor, &found) == 0 && found.st_dev == file_is.st_dev &&
+           found.st_ino == file_is.st_ino;
+}
+
+/* A program that closes all files, as a daemon does, may use the number again. */
+static int open_again(void) {
+    const int again = open(file_path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (again < 0) {
+        return errno;
+    }
+    if (!is_ours(again)) {
+        close(again);
+        return EBADF;
+    }
+    file = again;
+    return 0;
+}
+
+/* What cannot be written waits for the next time. */
+static void write_out(void) {
     size_t done = 0;
     if (used == 0) {
         return;
     }
-    /* A program that closes all files may use the number again. */
-    if (fstat(file, &found) != 0 || found.st_dev != file_is.st_dev ||
-        found.st_ino != file_is.st_ino) {
-        write_error = EBADF;
-        used = 0;
+    const int problem = is_ours(file) ? 0 : open_again();
+    if (problem != 0) {
+        write_error = problem;
         return;
     }
+    const off_t before = lseek(file, 0, SEEK_END);
     while (done < used) {
         const ssize_t n = write(file, buffer + done, used - done);
         if (n < 0 && errno != EINTR) {
             write_error = errno;
+            /* Half a line would join with the next one. */
+            if (before >= 0 && ftruncate(file, before) == 0) {
+                lseek(file, before, SEEK_SET);
+                return;
+            }
             break;
         }
         done += n > 0 ? (size_t)n : 0;
@@ -114,11 +146,31 @@ static void write_out(void) {
     used = 0;
 }
 
-static char *room(void) {
+static void drop_samples(void) {
+    size_t kept = 0;
+    for (size_t at = 0; at < used;) {
+        const char *end = memchr(buffer + at, '\n', used - at);
+        const size_t length = end != NULL ? (size_t)(end - buffer) + 1 - at : used - at;
+        if (strncmp(buffer + at, "[\"at\"", 5) == 0) {
+            lost_count++;
+        } else {
+            memmove(buffer + kept, buffer + at, length);
+            kept += length;
+        }
+        at += length;
+    }
+    used = kept;
+}
+
+/* Whether one more line fits. */
+static int has_room(void) {
     if (used + MOST_OF_LINE > BUFFER) {
         write_out();
     }
-    return buffer + used;
+    if (used + MOST_OF_LINE > BUFFER) {
+        drop_samples();
+    }
+    return used + MOST_OF_LINE <= BUFFER;
 }
 
 /* A JSON string; what is no text, or too long, is shown as far as it goes. */
@@ -167,12 +219,13 @@ static int32_t code_number(PyCodeObject *code) {
     if (place->code != NULL) {
         return place->number;
     }
-    if (node_count + code_count >= MAX_NODES || PyList_Append(kept_codes, (PyObject *)code) < 0) {
+    if (node_count + code_count >= MAX_NODES || !has_room() ||
+        PyList_Append(kept_codes, (PyObject *)code) < 0) {
         PyErr_Clear();
         return NOBODY;
     }
     *place = (Place){code, NOBODY - 1, 0, code_count++};
-    char *at = room();
+    char *at = buffer + used;
     at += sprintf(at, "[\"code\",%d,", place->number);
     at = put_text(at, code->co_qualname);
     *at++ = ',';
@@ -189,12 +242,13 @@ static int32_t node_number(int32_t parent, PyCodeObject *code, int32_t line) {
         return place->number;
     }
     const int32_t number = code_number(code);
-    if (number < 0 || node_count + code_count >= MAX_NODES) {
+    if (number < 0 || node_count + code_count >= MAX_NODES || !has_room()) {
         return parent;
     }
     place = place_of(code, parent, line);
     *place = (Place){code, parent, line, node_count++};
-    used += (size_t)sprintf(room(), "[\"node\",%d,%d,%d,%d]\n", place->number, parent, number, line);
+    used += (size_t)sprintf(buffer + used, "[\"node\",%d,%d,%d,%d]\n", place->number, parent, number,
+                            line);
     return place->number;
 }
 
@@ -244,7 +298,11 @@ static void write_sample(const Stack *stack, int64_t at, int64_t weight) {
     for (int i = stack->count; i-- > 0;) {
         node = node_number(node, stack->codes[i], stack->lines[i]);
     }
-    used += (size_t)sprintf(room(), "[\"at\",%lld,%d,%lld]\n", (long long)(at - base_ns), node,
+    if (!has_room()) {
+        lost_count++;
+        return;
+    }
+    used += (size_t)sprintf(buffer + used, "[\"at\",%lld,%d,%lld]\n", (long long)(at - base_ns), node,
                             (long long)weight);
     sample_count++;
 }
@@ -372,7 +430,7 @@ static void *run(void *unused) {
     pthread_mutex_lock(&wake_lock);
     while (!stopping) {
         struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
+        clock_gettime(WAIT_CLOCK, &until);
         const int64_t wait = next_wait() + until.tv_nsec;
         until.tv_sec += wait / 1000000000;
         until.tv_nsec = wait % 1000000000;
@@ -400,7 +458,7 @@ static int start_thread(void) {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
 #ifdef __linux__
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_condattr_setclock(&attributes, WAIT_CLOCK);
 #endif
     pthread_cond_init(&wake, &attributes);
     pthread_condattr_destroy(&attributes);
@@ -443,13 +501,11 @@ static void clear(void) {
     free(places);
     places = NULL;
     Py_CLEAR(kept_codes);
-    if (file >= 0) {
-        struct stat found;
-        if (fstat(file, &found) == 0 && found.st_dev == file_is.st_dev &&
-            found.st_ino == file_is.st_ino) {
-            close(file);
-        }
+    if (file >= 0 && is_ours(file)) {
+        close(file);
     }
+    free(file_path);
+    file_path = NULL;
     file = -1;
     is_open = 0;
 }
@@ -479,7 +535,8 @@ static PyObject *start_at(const char *path, long long base, long long interval) 
     }
     kept_codes = PyList_New(0);
     places = calloc(TABLE, sizeof *places);
-    if (kept_codes == NULL || places == NULL) {
+    file_path = strdup(path);
+    if (kept_codes == NULL || places == NULL || file_path == NULL) {
         clear();
         return PyErr_NoMemory();
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ READ_NOTES = (
     "counters",
     "main_thread",
 )  # and those that may be of any kind
+LOOKING = {"sampler": "samples", "lines": "lines"}  # what says so in a note, and what it wrote
 LARGEST = 1 << 62  # of times in ns: what is more is no time
 
 __all__ = [
@@ -105,6 +107,8 @@ def read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
             found["limit"] = float(note["events_per_s"])
         elif event in ("lines", "generators") and "absent" in note:
             problems.append(printable(str(note["absent"])))
+        elif event in LOOKING and has_numbers(note, "write_errno"):
+            problems.extend(_of_looking(LOOKING[event], note))
         elif event == "main_thread" and has_numbers(note, "shard"):
             found["main_thread"] = note["shard"]
         elif event == "counters" and (counted := _counted(note)) is not None:
@@ -114,6 +118,17 @@ def read_notes(directory: Path, problems: list[str]) -> dict[str, Any]:
         ):
             problems.append("process.jsonl: a line that makes no sense, ignored")
     return found
+
+
+def _of_looking(what: str, note: dict[str, Any]) -> Iterator[str]:
+    """What a report must know of how the looks at a process went."""
+    if note["write_errno"]:
+        yield f"not all {what} could be written: {os.strerror(min(note['write_errno'], 4095))}"
+    if has_numbers(note, "samples", "unanswered") and note["unanswered"] * 2 > note["samples"]:
+        yield (
+            f"{note['unanswered']:,} of {note['samples']:,} samples are unattributed: the program "
+            f"blocks SIGURG, by which the profiler looks, or has a handler of its own"
+        )
 
 
 def _add_said(found: dict[str, Any], event: Any, note: dict[str, Any]) -> bool:

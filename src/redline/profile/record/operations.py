@@ -23,6 +23,7 @@ from __future__ import annotations
 import _thread
 import functools
 import importlib.machinery
+import inspect
 import math
 import sys
 import types
@@ -226,6 +227,7 @@ class Patches:
                     f"--watch {target!r}: {module.__name__} has no {name!r}. "
                     "Check the spelling against the module"
                 ) from None
+            _require_a_call(target, function)
             number = _native.intern("call", name, levels.SIMULATOR, module.__name__)
             self._replace(owner, last, _as_bound(owner, function, number))
             known: list[str] = marks.known_metadata().get(layout.WATCHED) or []
@@ -461,6 +463,20 @@ def _descendants(root: type) -> list[type]:
             found.append(kind)
             queue.extend(kind.__subclasses__())
     return found
+
+
+def _require_a_call(target: str, function: Any) -> None:
+    """Refuse what does its work after it has returned: microseconds would be all that is seen."""
+    bare: Any = inspect.unwrap(getattr(function, "__func__", function))
+    late = (
+        inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction,
+    )  # fmt: skip
+    if any(kind(bare) for kind in late):
+        raise ProfileError(
+            f"--watch {target!r} is a generator or coroutine function: a call only makes what does "
+            f"the work later. Write `with redline.profile.operation('simulation'):` around the "
+            f"part of its body that is meant"
+        )
 
 
 def _as_bound(owner: Any, function: Any, number: int) -> Any:
