@@ -358,3 +358,28 @@ def test_serving_imports_no_training(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_sampled_actions_repeat_with_a_seed_and_need_no_simulator(tmp_path: Path) -> None:
+    """An environment that cannot be stepped says what the spaces are."""
+
+    class OnlySpaces(gymnasium.Env[Any, Any]):
+        observation_space = spaces.Box(-np.inf, np.inf, (4,))
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return self.observation_space.sample(), {}
+
+    out = redline.train("ppo", env="CartPole-v1", out=tmp_path / "run", **SMALL).out
+    obs = np.zeros(4, np.float32)
+
+    def actions(run: Run, seed: int | None) -> list[Any]:
+        policy = run.policy(seed=seed)
+        return [int(policy.predict(obs, deterministic=False)[0]) for _ in range(64)]
+
+    with_env, without = redline.load(out), redline.load(out, env=OnlySpaces)
+    first = actions(with_env, 1)
+    assert len(set(first)) == 2
+    assert actions(with_env, 1) == actions(without, 1) == first
+    assert actions(with_env, 2) != first
+    assert actions(with_env, None) != actions(with_env, None)

@@ -363,6 +363,7 @@ def serve(
     action_space: Space[Any],
     *,
     clips_reward: bool = False,
+    seed: int | None = None,
 ) -> None:
     """Let `policy.predict` answer in these spaces; what it needs is made when it is first called.
 
@@ -371,6 +372,7 @@ def serve(
         observation_space: of one environment, as that one has it.
         action_space: likewise.
         clips_reward: see `Predictor`.
+        seed: likewise.
     """
-    kind = functools.partial(Predictor, clips_reward=clips_reward)
+    kind = functools.partial(Predictor, clips_reward=clips_reward, seed=seed)
     policy.served = (kind, observation_space, action_space)

@@ -201,20 +201,23 @@ class Run:
         if not is_there:
             raise CheckpointError(self._no_checkpoint(which, store))
 
-    def policy(self, which: Which = "latest") -> Policy:
+    def policy(self, which: Which = "latest", *, seed: int | None = None) -> Policy:
         """The trained policy, on the CPU; its `predict` takes what an environment gives.
 
-        It is in evaluation mode.
+        It is in evaluation mode. The environment is made and reset once, for its spaces; a
+        `VectorEnv` that was given is the caller's own.
 
         Args:
             which: checkpoint, as for `checkpoint`.
+            seed: of the actions that `predict(..., deterministic=False)` samples; None: others
+                each time.
         """
         settings = env_settings(self.config, self._given)
         if settings.backend == "processes":
             settings = dataclasses.replace(settings, backend="gymnasium")  # to look at its spaces
         with make_some(settings, 1) as env:
             policy = build_policy(self.config, env, self._given)
-            serve(policy, *env.native_spaces, clips_reward=env.clips_reward)
+            serve(policy, *env.native_spaces, clips_reward=env.clips_reward, seed=seed)
         load_policy(policy, self.checkpoint(which))
         return policy.eval()
 
