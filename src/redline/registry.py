@@ -54,16 +54,15 @@ def may_be_same(one: str, other: str) -> bool:
     """Whether two labels may be of one object.
 
     A script's class is `__main__`'s while the script runs, and its module's once that is imported.
-    So where one label is `__main__`'s, the last names must be equal, and no more is known.
+    So where one label is `__main__`'s, the names within the modules must be equal, and no more is
+    known.
     """
     main = f"{PYTHON_ONLY}__main__."
-    if one == other or not (one.startswith(main) or other.startswith(main)):
+    if one.startswith(main) == other.startswith(main):
         return one == other
-    return _last_name(one) == _last_name(other)
-
-
-def _last_name(label: str) -> str:
-    return label.rpartition(":")[2].rpartition(".")[2]
+    script, imported = (one, other) if one.startswith(main) else (other, one)
+    name = script.removeprefix(main)
+    return imported.endswith((f".{name}", f":{name}"))
 
 
 class Registry(Generic[T]):

@@ -99,11 +99,13 @@ def test_a_busy_collector_refuses_other_work_and_can_be_closed() -> None:
     env.gate.release(1)
 
     def go_on_once_it_is_cancelled() -> None:
-        while not collector._cancelled:
+        for _ in range(60_000):
+            if collector._cancelled:
+                break
             time.sleep(0.001)
         env.gate.release(5)
 
-    threading.Thread(target=go_on_once_it_is_cancelled).start()
+    threading.Thread(target=go_on_once_it_is_cancelled, daemon=True).start()
     collector.close()
     assert env.closed
     with pytest.raises(RedlineError, match="closed while it collected"):

@@ -33,6 +33,7 @@ from redline.envs.snapshot import restore_ale, save_ale
 from redline.errors import ConfigError, MissingExtraError, UnknownNameError
 from redline.nested import Array
 from redline.plain_text import shown
+from redline.registry import PYTHON_ONLY
 
 FRAME_SKIP = 4
 FRAME_STACK = 4
@@ -116,9 +117,11 @@ PRESETS = {
 def is_atari(env: Any) -> bool:
     """Whether `env` is an id of an Atari game that the presets are made for.
 
-    Gymnasium's `module:Id` is the same game as `Id`.
+    Gymnasium's `module:Id` is the same game as `Id`. What a label of code has as arguments is none.
     """
-    return isinstance(env, str) and env.rpartition(":")[2].startswith(PREFIX)
+    if not isinstance(env, str) or env.startswith(PYTHON_ONLY):
+        return False
+    return env.rpartition(":")[2].startswith(PREFIX)
 
 
 def is_old_id(spec: Any) -> bool:

@@ -170,7 +170,8 @@ def gae(
 
     Args:
         reward: [T, B] reward of the action taken at t.
-        value: [T, B] V(s_t) under the policy that acted; a constant here.
+        value: [T, B] V(s_t) under the policy that acted; a gradient flows through it, so
+            detach it where none is meant.
         bootstrap_value: [T, B] V of the true successor where truncated and at t = T - 1.
         terminated: [T, B] bool.
         truncated: [T, B] bool.

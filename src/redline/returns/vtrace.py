@@ -59,7 +59,8 @@ def vtrace(
 
     Args:
         reward: [T, B] reward of the action taken at t.
-        value: [T, B] V(s_t) of the learner; a constant here.
+        value: [T, B] V(s_t) of the learner; a gradient flows through it, so detach it
+            where none is meant.
         bootstrap_value: [T, B] V of the true successor where truncated and at t = T - 1.
         terminated: [T, B] bool.
         truncated: [T, B] bool.

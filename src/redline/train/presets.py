@@ -18,6 +18,7 @@ from typing import Any
 
 from redline.algos.registry import Declaration, declaration
 from redline.errors import ConfigError, UnknownNameError
+from redline.registry import PYTHON_ONLY
 from redline.train.settings import PolicySettings, RunConfig, RunSettings
 
 FAMILIES: tuple[tuple[str, str], ...] = (
@@ -114,6 +115,8 @@ def family(env: str, env_kwargs: Any = None) -> str:
         env: its id; one in `module:Id` belongs where `Id` does.
         env_kwargs: for its constructor, a mapping or JSON: they may say which of two it is.
     """
+    if env.startswith(PYTHON_ONLY):  # a place in code, and arguments that may be an id
+        return "default"
     env = env.rpartition(":")[2]
     found = next((name for pattern, name in FAMILIES if re.search(pattern, env)), "default")
     for argument, kinds in KINDS.items():

@@ -20,7 +20,10 @@ import torch
 
 import redline
 from redline.algos.ppo import PPO
+from redline.envs.atari import is_atari
 from redline.errors import CallbackError, ConfigError, IncompatibleCheckpointError
+from redline.registry import may_be_same
+from redline.train.presets import family
 from redline.train.runs.given import describe_env, is_same_env
 from redline.train.runs.run import Run
 
@@ -132,11 +135,40 @@ def test_another_default_dtype_is_refused_by_its_name(tmp_path: Path) -> None:
         (Hill, "python:HERE.Hill"),
         (functools.partial(Hill, 2.5), "python:HERE.Hill(2.5)"),
         (functools.partial(Hill, level=2), "python:HERE.Hill(level=2)"),
-        (functools.partial(Hill, level=[2]), "python:HERE.Hill(level=list)"),  # type: ignore[arg-type]
+        (functools.partial(Hill, level=[2]), "python:HERE.Hill(level=[2])"),  # type: ignore[arg-type]
+        (functools.partial(Hill, level=object()), "python:HERE.Hill(level=object)"),  # type: ignore[arg-type]
     ],
 )
 def test_environments_are_told_apart_by_their_arguments(env: Any, label: str) -> None:
     assert describe_env(env) == label.replace("HERE", __name__)
+
+
+def test_long_arguments_are_told_apart_by_their_ends() -> None:
+    left, right = (describe_env(functools.partial(Hill, "x" * 90 + end)) for end in ("a", "b"))  # type: ignore[arg-type]
+    assert left != right
+    assert len(left) == len(f"python:{__name__}.Hill()") + 80
+
+
+def test_an_argument_that_is_an_id_chooses_no_preset() -> None:
+    label = describe_env(functools.partial(gymnasium.make, "ale_py:ALE/Pong-v5"))
+    assert label.endswith("make(ale_py:ALE/Pong-v5)")
+    assert family(label) == "default"
+    assert not is_atari(label)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("python:__main__.Easy.make", "train:Easy.make", True),
+        ("train:Easy.make", "python:__main__.Easy.make", True),
+        ("python:__main__.Easy.make", "train:Hard.make", False),
+        ("python:__main__.Easy.make", "python:__main__.Hard.make", False),
+        ("python:__main__.Mine", "train:NotMine", False),
+        ("a:Mine", "b:Mine", False),
+    ],
+)
+def test_a_scripts_label_is_its_modules(one: str, other: str, same: bool) -> None:
+    assert may_be_same(one, other) == same
 
 
 def test_vector_environments_are_told_apart_by_what_they_are_of() -> None:

@@ -307,19 +307,22 @@ static char state_of(pid_t tid) {
     return end != NULL && end[1] == ' ' ? end[2] : 0;
 }
 
-/* Whether a thread would never answer, as the profiler's own and many of libraries. */
+/* Whether a thread would never answer, as the profiler's own and many of libraries; -1: unknown. */
 static int blocks_signal(pid_t tid) {
-    char path[64], text[4096];
+    char path[64], text[16384]; /* a line of it names the groups, of which there may be hundreds */
     snprintf(path, sizeof path, "/proc/self/task/%d/status", (int)tid);
     const int status = open(path, O_RDONLY | O_CLOEXEC);
     if (status < 0) {
-        return 1;
+        return -1;
     }
-    const ssize_t n = read(status, text, sizeof text - 1);
+    size_t used = 0;
+    for (ssize_t n; (n = read(status, text + used, sizeof text - 1 - used)) > 0;) {
+        used += (size_t)n;
+    }
     close(status);
-    text[n > 0 ? n : 0] = 0;
+    text[used] = 0;
     const char *mask = strstr(text, "SigBlk:");
-    return mask == NULL || (strtoull(mask + 7, NULL, 16) >> (SIGURG - 1) & 1);
+    return mask == NULL ? -1 : (int)(strtoull(mask + 7, NULL, 16) >> (SIGURG - 1) & 1);
 }
 
 static int by_tid(const void *a, const void *b) {
@@ -340,7 +343,7 @@ static void refresh_tasks(void) {
         }
     }
     closedir(directory);
-    main_is_deaf = blocks_signal(main_tid);
+    main_is_deaf = blocks_signal(main_tid) == 1;
     qsort(found, (size_t)count, sizeof *found, by_tid);
     for (int i = 0; i < count; i++) {
         int known = 0;
@@ -349,7 +352,7 @@ static void refresh_tasks(void) {
             found[i] = known ? tasks[j] : found[i];
         }
         if (!known || found[i].is_deaf) {
-            found[i].is_deaf = (uint8_t)blocks_signal(found[i].tid);
+            found[i].is_deaf = blocks_signal(found[i].tid) != 0;
         }
     }
     task_count = count;
@@ -403,6 +406,10 @@ static uint8_t look_at(pid_t tid) {
 
 static uint8_t look(void) {
     const char state = state_of(main_tid);
+    if (state == 0) { /* the program has closed the file that tells it, as it closes all */
+        lost_count++;
+        return UNATTRIBUTED;
+    }
     if (state == 'R') {
         if (main_is_deaf) {
             lost_count++;
@@ -437,9 +444,21 @@ static int file_is_ours(void) {
            found.st_ino == file_is.st_ino;
 }
 
+/* Both files, which a program that closes all has closed: their numbers are its own now. */
 static int open_again(void) {
-    file = open(file_path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    return file_is_ours();
+    struct stat found;
+    const int again = open(file_path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (again < 0) {
+        return errno;
+    }
+    if (fstat(again, &found) != 0 || found.st_dev != file_is.st_dev ||
+        found.st_ino != file_is.st_ino) {
+        close(again);
+        return EBADF;
+    }
+    file = again;
+    main_stat = open_stat(main_tid);
+    return 0;
 }
 
 /* What could not be written is left out, and its time counted to what follows. */
@@ -458,8 +477,9 @@ static void write_rows(void) {
         return;
     }
     batch.rows = 0;
-    if (!file_is_ours() && !open_again()) {
-        lose(rows, EBADF);
+    const int problem = file_is_ours() ? 0 : open_again();
+    if (problem != 0) {
+        lose(rows, problem);
         return;
     }
     rl_arrow_batch_header(at, rows);
@@ -645,7 +665,9 @@ static int take_signal(void) {
 static void close_files(void) {
     if (file_is_ours()) {
         close(file);
-        close(main_stat);
+        if (main_stat >= 0) {
+            close(main_stat);
+        }
     }
     file = main_stat = -1;
     is_open = 0;

@@ -75,6 +75,7 @@ static int64_t answers_ns; /* that the main thread took to answer */
 static pid_t owner; /* the process that opened it; a forked child is another */
 static struct stat file_is;
 static char *file_path;
+static int problem; /* of the last attempt to write; what waits may still be written */
 static char buffer[BUFFER];
 static size_t used;
 static int64_t base_ns, interval_ns, last_ns;
@@ -124,21 +125,21 @@ static void write_out(void) {
     if (used == 0) {
         return;
     }
-    const int problem = is_ours(file) ? 0 : open_again();
+    problem = is_ours(file) ? 0 : open_again();
     if (problem != 0) {
-        write_error = problem;
         return;
     }
     const off_t before = lseek(file, 0, SEEK_END);
     while (done < used) {
         const ssize_t n = write(file, buffer + done, used - done);
         if (n < 0 && errno != EINTR) {
-            write_error = errno;
+            problem = errno;
             /* Half a line would join with the next one. */
             if (before >= 0 && ftruncate(file, before) == 0) {
                 lseek(file, before, SEEK_SET);
                 return;
             }
+            write_error = problem;
             break;
         }
         done += n > 0 ? (size_t)n : 0;
@@ -153,6 +154,7 @@ static void drop_samples(void) {
         const size_t length = end != NULL ? (size_t)(end - buffer) + 1 - at : used - at;
         if (strncmp(buffer + at, "[\"at\"", 5) == 0) {
             lost_count++;
+            write_error = problem;
         } else {
             memmove(buffer + kept, buffer + at, length);
             kept += length;
@@ -300,6 +302,7 @@ static void write_sample(const Stack *stack, int64_t at, int64_t weight) {
     }
     if (!has_room()) {
         lost_count++;
+        write_error = problem;
         return;
     }
     used += (size_t)sprintf(buffer + used, "[\"at\",%lld,%d,%lld]\n", (long long)(at - base_ns), node,
@@ -552,7 +555,7 @@ static PyObject *start_at(const char *path, long long base, long long interval) 
     random_state = 88172645463325252u ^ (uint64_t)base;
     node_count = code_count = 0;
     sample_count = lost_count = used = 0;
-    write_error = 0;
+    write_error = problem = 0;
     own_cpu_ns = answers_ns = 0;
     atomic_store(&asked, 0);
     atomic_store(&owed_ns, 0);
@@ -602,6 +605,9 @@ static PyObject *stop(PyObject *module, PyObject *unused) {
     }
     stop_if_running();
     write_out();
+    if (used > 0) {
+        write_error = problem;
+    }
     clear();
     return Py_BuildValue("{s:K,s:K,s:i,s:i,s:L,s:L}", "samples", (unsigned long long)sample_count, "lost",
                          (unsigned long long)lost_count, "nodes", (int)node_count, "write_errno",

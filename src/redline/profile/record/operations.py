@@ -467,7 +467,7 @@ def _descendants(root: type) -> list[type]:
 
 def _require_a_call(target: str, function: Any) -> None:
     """Refuse what does its work after it has returned: microseconds would be all that is seen."""
-    bare: Any = inspect.unwrap(getattr(function, "__func__", function))
+    bare: Any = getattr(function, "__func__", function)
     late = (
         inspect.isgeneratorfunction, inspect.iscoroutinefunction, inspect.isasyncgenfunction,
     )  # fmt: skip

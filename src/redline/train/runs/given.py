@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import gymnasium
 
@@ -25,6 +26,8 @@ from redline.train.settings import RunConfig
 
 EnvArgument: TypeAlias = "str | Callable[[], gymnasium.Env[Any, Any]] | gymnasium.vector.VectorEnv"
 """What a user may give as an environment."""
+
+_LONGEST_ARGUMENTS = 80  # of an environment, in a label: tables and names of directories have it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +71,7 @@ def describe_env(env: EnvArgument) -> str:
         return env
     if isinstance(env, functools.partial):
         told = [*map(_told, env.args), *(f"{name}={_told(v)}" for name, v in env.keywords.items())]
-        return f"{describe_env(env.func)}({', '.join(told):.80})"
+        return f"{describe_env(env.func)}({_in_short(', '.join(told))})"
     if isinstance(env, gymnasium.vector.VectorEnv):
         spec = env.spec
         return _place(type(env)) + ("" if spec is None else f"({spec.id})")
@@ -80,9 +83,28 @@ def _place(item: Any) -> str:
 
 
 def _told(value: Any) -> str:
-    """An argument of an environment; of what is no plain value, its type."""
-    plain = value is None or isinstance(value, (bool, int, float, str))
-    return f"{value!s:.40}" if plain else type(value).__name__
+    """An argument of an environment; of what is no plain data, its type."""
+    if isinstance(value, Path):
+        return str(value)
+    return str(value) if _is_plain(value) else type(value).__name__
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether its text says what it is, in the next process as well."""
+    if isinstance(value, Mapping):
+        mapping = cast("Mapping[Any, Any]", value)
+        return all(map(_is_plain, mapping)) and all(map(_is_plain, mapping.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, cast("Sequence[Any]", value)))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _in_short(text: str) -> str:
+    """At most 80 characters, which differ where the texts do."""
+    if len(text) <= _LONGEST_ARGUMENTS:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{text[: _LONGEST_ARGUMENTS - 9]}~{digest}"
 
 
 def is_same_env(env: EnvArgument, present: str) -> bool:

@@ -212,6 +212,8 @@ class Run:
             seed: of the actions that `predict(..., deterministic=False)` samples; None: others
                 each time.
         """
+        if seed is not None:
+            require_not_negative(seed=seed)
         settings = env_settings(self.config, self._given)
         if settings.backend == "processes":
             settings = dataclasses.replace(settings, backend="gymnasium")  # to look at its spaces

@@ -463,6 +463,10 @@ def _check_same(config: RunConfig, out: Path, given: Given) -> list[str]:
         ("algorithm", config.algorithm, algorithm),
         ("environment", run.env, None if env is None else describe_env(env)),
         *parts,
+        *(
+            ("callback", had, callback_label(callback))
+            for had, callback in zip(run.callbacks, given.callbacks, strict=False)
+        ),
     )
     return [
         f"the {what} is {shown(label, 200)} now, and was {shown(present, 200)} when the run began: "
