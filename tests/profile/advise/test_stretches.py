@@ -65,7 +65,8 @@ def test_gpu_shares_are_of_the_windows_in_the_steady_state(session: Path) -> Non
     assert again is not None
     assert again.gpu == found.gpu
     assert not found.gpu.replays
-    observe(process, 0, middle, [Launch("graph", begin, 10, (Ran(begin, begin + 10, 0, 7),))])
+    later = begin + MS  # `begin` is rounded, and may be a nanosecond early
+    observe(process, 0, middle, [Launch("graph", later, 10, (Ran(later, later + 10, 0, 7),))])
     assert read_iteration(session).gpu.replays
 
 
