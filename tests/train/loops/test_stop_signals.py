@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from redline.train.callbacks import RunState
 from redline.train.loops import stop_signal
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
+from redline.train.runs.history import RunHistory
 
 _AT_A_TERMINAL = {
     signal.SIGINT: signal.default_int_handler,
@@ -53,6 +55,35 @@ def test_a_run_saves_when_its_terminal_is_closed(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "run" / "checkpoints").iterdir()] == [
         "step_000000000016"
     ]
+
+
+def test_a_second_signal_of_one_wish_does_not_end_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It came when all was saved, and neither history nor terminal said that the run stopped."""
+    ended = RunHistory.ended
+
+    def late(history: RunHistory, *about: Any, **more: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        ended(history, *about, **more)
+
+    monkeypatch.setattr(RunHistory, "ended", late)
+    small = {"num_envs": 1, "rollout_length": 8, "num_minibatches": 1, "hidden_sizes": (4,)}
+    run = redline.train(
+        "ppo", env="CartPole-v1", out=tmp_path / "run", callbacks=[HangsUp()],
+        total_env_steps=800, tensorboard=False, preset="default", **small,
+    )  # fmt: skip
+    assert run.exit_code == 128 + signal.SIGHUP
+    assert run.history()[-1]["state"] == "interrupted"
+    assert "stopped; go on with" in capsys.readouterr().err
+
+
+def test_it_may_be_entered_within_itself() -> None:
+    with StopSignal() as stop:
+        with stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.number == signal.SIGTERM
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

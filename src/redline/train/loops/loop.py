@@ -107,7 +107,7 @@ class TrainLoop(ABC):
         self._ranks = ranks
         self._remake_collector = remake_collector
         self.worker_restarts = self._restarts_in_a_row = 0
-        self._stop = StopSignal()
+        self.stop_signal = StopSignal()
         self._agreed_signal: int | None = None
         self._agreed_stop: str | None = None
         self.config, self.algorithm, self.collector = config, algorithm, collector
@@ -179,7 +179,7 @@ class TrainLoop(ABC):
         total = self.config.run.total_env_steps
         self._session_start_s = time.monotonic() - self.counters.wall_time_s
         self._rows.begin(self.collector)
-        with self._stop:
+        with self.stop_signal:
             try:
                 self._run_until(total)
             except RedlineError as error:
@@ -215,7 +215,7 @@ class TrainLoop(ABC):
     @property
     def _signal(self) -> int | None:
         """The signal that asks to stop; of several ranks all must know before one does."""
-        return self._stop.number if self._ranks.size == 1 else self._agreed_signal
+        return self.stop_signal.number if self._ranks.size == 1 else self._agreed_signal
 
     def _run_until(self, total: int) -> None:
         """Iterate until the length, a stop signal, or a callback's wish to stop."""
@@ -303,7 +303,7 @@ class TrainLoop(ABC):
         seen.staleness.append(self.counters.iteration - rollout.version)
         seen.say_who_was_replaced(self.collector, self._console)
         collected, self._agreed_signal, episodes = self._ranks.total(
-            rollout.num_valid(), self._stop.number, rollout.episodes
+            rollout.num_valid(), self.stop_signal.number, rollout.episodes
         )
         # One is usual: short rollouts of back ends that need a row to begin an episode.
         self._empty_rollouts = 0 if collected else self._empty_rollouts + 1

@@ -261,11 +261,15 @@ def execute(
         event = "started" if checkpoint is None else "resumed"
         begun = loop.counters.env_steps
         source = None if began_with is None else str(began_with.path)
-        with RunHistory(out, event, begun, changed=changed or None, init_from=source) as history:
-            stopped_by = _train(loop, history)
-        console.close()
-        console.message(_summary(loop, updating.engine))
-        _say_why_it_ended(console, loop, stopped_by, told_out)
+        # Until all is said: a second signal of one wish must not end it in between.
+        with loop.stop_signal:
+            with RunHistory(
+                out, event, begun, changed=changed or None, init_from=source
+            ) as history:
+                stopped_by = _train(loop, history)
+            console.close()
+            console.message(_summary(loop, updating.engine))
+            _say_why_it_ended(console, loop, stopped_by, told_out)
     return config, stopped_by
 
 
