@@ -17,6 +17,7 @@ from setuptools import Extension, setup
 CSRC = "src/redline/profile/csrc"
 NATIVE = ("native", "ring", "writer", "marks", "wrapper", "release", "boundary", "counters")
 NATIVE += ("generators", "classes")
+OWN_FILE, WAITING = f"{CSRC}/own_file.h", f"{CSRC}/waiting.h"
 SWEEP = ("sweep", "decode", "batches", "rows", "ticks", "calls")
 INSTRUCTIONS = "src/redline/engines/cpu/csrc/instructions.h"
 THREADS = "src/redline/engines/cpu/csrc/threads.h"
@@ -31,7 +32,7 @@ setup(
         Extension(
             "redline.profile._native",
             sources=[f"{CSRC}/{name}.c" for name in NATIVE],
-            depends=[f"{CSRC}/recorder.h", f"{CSRC}/arrow_stream.h"],
+            depends=[f"{CSRC}/recorder.h", f"{CSRC}/arrow_stream.h", WAITING],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
             optional=OPTIONAL,
@@ -46,7 +47,7 @@ setup(
         Extension(
             "redline.profile._sampler",
             sources=[f"{CSRC}/sampler.c"],
-            depends=[f"{CSRC}/arrow_stream.h"],
+            depends=[f"{CSRC}/arrow_stream.h", OWN_FILE, WAITING],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
             optional=OPTIONAL,
@@ -54,6 +55,7 @@ setup(
         Extension(
             "redline.profile._stacks",
             sources=[f"{CSRC}/stacks.c"],
+            depends=[OWN_FILE, WAITING],
             extra_compile_args=[*FLAGS, "-pthread"],
             extra_link_args=["-pthread"],
             optional=OPTIONAL,

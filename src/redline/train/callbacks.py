@@ -203,11 +203,8 @@ def _covered(name: str, min_episodes: int) -> int:
     """How many episodes a mean must cover, which is taken over the last `RECENT_EPISODES`."""
     if not 1 <= min_episodes <= RECENT_EPISODES:
         raise ConfigError(
-            f"{name}(min_episodes={min_episodes}) would wait for ever: the mean return is that of "
-            f"the last {RECENT_EPISODES} episodes. Give 1 to {RECENT_EPISODES}."
-            if min_episodes > RECENT_EPISODES
-            else f"{name}(min_episodes={min_episodes}) is a mean of nothing. Give 1 to "
-            f"{RECENT_EPISODES}."
+            f"{name}(min_episodes={min_episodes}) has no mean to look at: the mean return is that "
+            f"of at most the last {RECENT_EPISODES} episodes. Give 1 to {RECENT_EPISODES}."
         )
     return int(min_episodes)
 

@@ -25,6 +25,8 @@
 
 #ifdef __linux__
 #include "arrow_stream.h"
+#include "own_file.h"
+#include "waiting.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -77,10 +79,9 @@ static int package_count;
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake;
-static int is_open, running, stopping, file = -1, write_error, main_stat = -1;
+static int is_open, running, stopping, write_error, main_stat = -1;
 static pid_t owner; /* the process that opened it; a forked child is another */
-static struct stat file_is; /* which file: a program that closes all may use its number again */
-static char file_path[4096];
+static RlOwnFile file = {.number = -1};
 static pid_t main_tid, own_tid;
 static int main_is_deaf; /* it blocks the signal, as a program does whose other thread waits for them */
 static int64_t interval_ns, last_ns, spent_ns, cost_part; /* at most 1 / cost_part of one core */
@@ -438,27 +439,13 @@ static uint8_t look(void) {
 
 /* ------------------------------------------------------------------ rows */
 
-static int file_is_ours(void) {
-    struct stat found;
-    return fstat(file, &found) == 0 && found.st_dev == file_is.st_dev &&
-           found.st_ino == file_is.st_ino;
-}
-
-/* Both files, which a program that closes all has closed: their numbers are its own now. */
+/* Both files, which a program that closes all has closed; 0, or why not. */
 static int open_again(void) {
-    struct stat found;
-    const int again = open(file_path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (again < 0) {
-        return errno;
+    const int problem = rl_open_file_again(&file);
+    if (problem == 0) {
+        main_stat = open_stat(main_tid);
     }
-    if (fstat(again, &found) != 0 || found.st_dev != file_is.st_dev ||
-        found.st_ino != file_is.st_ino) {
-        close(again);
-        return EBADF;
-    }
-    file = again;
-    main_stat = open_stat(main_tid);
-    return 0;
+    return problem;
 }
 
 /* What could not be written is left out, and its time counted to what follows. */
@@ -477,7 +464,7 @@ static void write_rows(void) {
         return;
     }
     batch.rows = 0;
-    const int problem = file_is_ours() ? 0 : open_again();
+    int is_torn, problem = rl_file_is_ours(&file) ? 0 : open_again();
     if (problem != 0) {
         lose(rows, problem);
         return;
@@ -492,18 +479,10 @@ static void write_rows(void) {
         memcpy(at, zeros, rl_pad8(sizes[i]) - sizes[i]);
         at += rl_pad8(sizes[i]) - sizes[i];
     }
-    const off_t before = lseek(file, 0, SEEK_END);
-    for (unsigned char *from = text; from < at;) {
-        const ssize_t n = write(file, from, (size_t)(at - from));
-        if (n < 0 && errno != EINTR) {
-            lose(rows, errno);
-            /* A part of a batch would swallow the beginning of the next one, and all behind it. */
-            if (before >= 0 && ftruncate(file, before) == 0) {
-                lseek(file, before, SEEK_SET);
-            }
-            return;
-        }
-        from += n > 0 ? n : 0;
+    /* A part of a batch would swallow the beginning of the next one, and all behind it. */
+    problem = rl_append(&file, text, (size_t)(at - text), &is_torn);
+    if (problem != 0) {
+        lose(rows, problem);
     }
 }
 
@@ -542,12 +521,7 @@ static void *run(void *unused) {
     int64_t next_refresh = 0, next_write = began + WRITE_NS, then = began, spent_then = spent_before;
     pthread_mutex_lock(&lock);
     while (!stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        const int64_t wait = next_wait() + until.tv_nsec;
-        until.tv_sec += wait / 1000000000;
-        until.tv_nsec = wait % 1000000000;
-        pthread_cond_timedwait(&wake, &lock, &until);
+        rl_wait(&wake, &lock, next_wait());
         if (stopping) {
             break;
         }
@@ -579,11 +553,7 @@ static void *run(void *unused) {
 }
 
 static int start_thread(void) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    rl_make_condition(&wake);
     pthread_mutex_init(&lock, NULL);
     stopping = 0;
     sigset_t all, before;
@@ -663,13 +633,13 @@ static int take_signal(void) {
 }
 
 static void close_files(void) {
-    if (file_is_ours()) {
-        close(file);
+    if (rl_file_is_ours(&file)) {
+        close(file.number);
         if (main_stat >= 0) {
             close(main_stat);
         }
     }
-    file = main_stat = -1;
+    file.number = main_stat = -1;
     is_open = 0;
 }
 
@@ -702,10 +672,8 @@ static PyObject *start_at(const char *path, long long base, long long interval, 
     if (take_packages(list) != 0 || take_signal() != 0) {
         return NULL;
     }
-    snprintf(file_path, sizeof file_path, "%s", path);
-    file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0 || fstat(file, &file_is) != 0 ||
-        write(file, RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA) < 0) {
+    if (rl_create_file(&file, path) != 0 ||
+        write(file.number, RL_ARROW_SCHEMA, sizeof RL_ARROW_SCHEMA) < 0) {
         return PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
     }
     main_tid = getpid();

@@ -33,6 +33,9 @@
 #define ASKS_ITSELF 0
 #endif
 
+#include "own_file.h"
+#include "waiting.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -50,11 +53,6 @@
 
 enum { MAX_FRAMES = 256, MAX_NODES = 1 << 17, MAX_TEXT = 400, BUFFER = 1 << 17 };
 enum { TABLE = 2 * MAX_NODES, WRITE_NS = 50000000, NOBODY = -1 };
-#ifdef __linux__
-enum { WAIT_CLOCK = CLOCK_MONOTONIC };
-#else
-enum { WAIT_CLOCK = CLOCK_REALTIME }; /* a condition counts by no other everywhere */
-#endif
 enum { MOST_OF_LINE = 2 * 6 * MAX_TEXT + 100 };
 
 typedef struct {
@@ -69,12 +67,11 @@ static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the buffer */
 static pthread_mutex_t wake_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake;
-static int is_open, running, stopping, file = -1, write_error;
+static int is_open, running, stopping, write_error;
 static int64_t own_cpu_ns; /* of its thread; read once that has ended */
 static int64_t answers_ns; /* that the main thread took to answer */
 static pid_t owner; /* the process that opened it; a forked child is another */
-static struct stat file_is;
-static char *file_path;
+static RlOwnFile file = {.number = -1};
 static int problem; /* of the last attempt to write; what waits may still be written */
 static char buffer[BUFFER];
 static size_t used;
@@ -99,51 +96,21 @@ static int64_t own_ns(void) {
 
 /* ------------------------------------------------------------------ the file */
 
-static int is_ours(int descriptor) {
-    struct stat found;
-    return fstat(descriptor, &found) == 0 && found.st_dev == file_is.st_dev &&
-           found.st_ino == file_is.st_ino;
-}
-
-/* A program that closes all files, as a daemon does, may use the number again. */
-static int open_again(void) {
-    const int again = open(file_path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (again < 0) {
-        return errno;
-    }
-    if (!is_ours(again)) {
-        close(again);
-        return EBADF;
-    }
-    file = again;
-    return 0;
-}
-
 /* What cannot be written waits for the next time. */
 static void write_out(void) {
-    size_t done = 0;
+    int is_torn;
     if (used == 0) {
         return;
     }
-    problem = is_ours(file) ? 0 : open_again();
+    problem = rl_file_is_ours(&file) ? 0 : rl_open_file_again(&file);
     if (problem != 0) {
         return;
     }
-    const off_t before = lseek(file, 0, SEEK_END);
-    while (done < used) {
-        const ssize_t n = write(file, buffer + done, used - done);
-        if (n < 0 && errno != EINTR) {
-            problem = errno;
-            /* Half a line would join with the next one. */
-            if (before >= 0 && ftruncate(file, before) == 0) {
-                lseek(file, before, SEEK_SET);
-                return;
-            }
-            write_error = problem;
-            break;
-        }
-        done += n > 0 ? (size_t)n : 0;
+    problem = rl_append(&file, buffer, used, &is_torn);
+    if (problem != 0 && !is_torn) {
+        return;
     }
+    write_error = problem != 0 ? problem : write_error;
     used = 0;
 }
 
@@ -432,12 +399,7 @@ static void *run(void *unused) {
     int64_t next_write = now_ns() + WRITE_NS;
     pthread_mutex_lock(&wake_lock);
     while (!stopping) {
-        struct timespec until;
-        clock_gettime(WAIT_CLOCK, &until);
-        const int64_t wait = next_wait() + until.tv_nsec;
-        until.tv_sec += wait / 1000000000;
-        until.tv_nsec = wait % 1000000000;
-        pthread_cond_timedwait(&wake, &wake_lock, &until);
+        rl_wait(&wake, &wake_lock, next_wait());
         if (stopping) {
             break;
         }
@@ -458,13 +420,7 @@ static void *run(void *unused) {
 }
 
 static int start_thread(void) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-#ifdef __linux__
-    pthread_condattr_setclock(&attributes, WAIT_CLOCK);
-#endif
-    pthread_cond_init(&wake, &attributes);
-    pthread_condattr_destroy(&attributes);
+    rl_make_condition(&wake);
     pthread_mutex_init(&lock, NULL);
     pthread_mutex_init(&wake_lock, NULL);
     stopping = 0;
@@ -504,12 +460,10 @@ static void clear(void) {
     free(places);
     places = NULL;
     Py_CLEAR(kept_codes);
-    if (file >= 0 && is_ours(file)) {
-        close(file);
+    if (rl_file_is_ours(&file)) {
+        close(file.number);
     }
-    free(file_path);
-    file_path = NULL;
-    file = -1;
+    file.number = -1;
     is_open = 0;
 }
 
@@ -538,13 +492,11 @@ static PyObject *start_at(const char *path, long long base, long long interval) 
     }
     kept_codes = PyList_New(0);
     places = calloc(TABLE, sizeof *places);
-    file_path = strdup(path);
-    if (kept_codes == NULL || places == NULL || file_path == NULL) {
+    if (kept_codes == NULL || places == NULL) {
         clear();
         return PyErr_NoMemory();
     }
-    file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file < 0 || fstat(file, &file_is) != 0) {
+    if (rl_create_file(&file, path) != 0) {
         PyErr_SetFromErrnoWithFilename(PyExc_OSError, path);
         clear();
         return NULL;

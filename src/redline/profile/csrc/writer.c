@@ -6,6 +6,7 @@
  */
 #include "arrow_stream.h"
 #include "recorder.h"
+#include "waiting.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,11 +36,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t wake = PTHREAD_COND_INITIALIZER, flushed = PTHREAD_COND_INITIALIZER;
 static int writer_running = 0, stopping = 0;
 static uint64_t flush_wanted = 0, flush_done = 0;
-#ifdef __linux__
-enum { WAIT_CLOCK = CLOCK_MONOTONIC }; /* the wall clock may be set back by hours */
-#else
-enum { WAIT_CLOCK = CLOCK_REALTIME };
-#endif
 static int64_t interval_ns = 20000000;
 static char directory[PATH_MAX];
 
@@ -442,12 +438,7 @@ static void *run(void *unused) {
             break;
         }
         if (!stopping && flush_wanted == wanted) {
-            struct timespec until;
-            clock_gettime(WAIT_CLOCK, &until);
-            const int64_t ns = until.tv_nsec + interval_ns;
-            until.tv_sec += ns / 1000000000;
-            until.tv_nsec = ns % 1000000000;
-            pthread_cond_timedwait(&wake, &lock, &until);
+            rl_wait(&wake, &lock, interval_ns);
         }
     }
     pthread_mutex_unlock(&lock);
@@ -473,21 +464,10 @@ static void close_shards(void) {
     close_shard(&scheduler);
 }
 
-/* Before anybody waits. */
-static void make_wake(void) {
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-#ifdef __linux__
-    pthread_condattr_setclock(&attributes, WAIT_CLOCK);
-#endif
-    pthread_cond_init(&wake, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 /* `turn` is held. */
 static int start_thread(void) {
     pthread_mutex_lock(&lock);
-    make_wake();
+    rl_make_condition(&wake);
     stopping = 0;
     writer_running = 1;
     pthread_mutex_unlock(&lock);
@@ -600,7 +580,7 @@ void rl_writer_abandon(void) {
     /* Another thread, which this process has not, may have held one of them. */
     pthread_mutex_init(&turn, NULL);
     pthread_mutex_init(&lock, NULL);
-    make_wake();
+    rl_make_condition(&wake);
     pthread_cond_init(&flushed, NULL);
     flush_done = flush_wanted;
     writer_running = 0;
