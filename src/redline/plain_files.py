@@ -30,8 +30,6 @@ CONFIG_LIMIT = 4 * 2**20
 """Bytes of a file of settings; the largest that Redline writes has some thousands."""
 MANIFEST_LIMIT = 256 * 2**20
 """Bytes of a list of files or of a state as JSON: a replay of a terabyte needs 200 MB."""
-TABLE_LIMIT = 2**30
-"""Bytes of a table with a row per logging interval, each of some hundreds."""
 ROW_LIMIT = 2**20
 """Bytes of a row of a table; a run with thousands of columns writes some ten thousand."""
 _DEEPEST = 64  # nested directories; Redline makes 4, the tools that it calls some more

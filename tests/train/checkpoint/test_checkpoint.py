@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.torch import load_file
 
 from redline.errors import CheckpointError, CorruptCheckpointError, IncompatibleCheckpointError
+from redline.train.checkpoint import checkpoint
 from redline.train.checkpoint.checkpoint import load_checkpoint, save_checkpoint
 from redline.train.checkpoint.files import open_tensors, params_sha256, write_tensors
 from redline.train.checkpoint.tree import decode_tree, encode_tree
@@ -157,6 +158,48 @@ def test_any_tree_survives_json(tree: Any) -> None:
         return torch.from_numpy(np.array(arrays[name]))
 
     assert same(decode_tree(json.loads(json.dumps(plain)), read), tree)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "dtype"),
+    [
+        ([0.5, float("nan"), float("-inf"), -0.0] * 256, "float64"),
+        ([-(2**63), 2**63 - 1] * 512, "int64"),
+        ([0.5] * 1023, None),
+        ([2**63] * 1024, None),
+        ([1, 0.5] * 512, None),
+        ([True] * 1024, None),
+    ],
+    ids=["floats", "ints", "few", "large", "mixed", "bools"],
+)
+def test_long_lists_of_numbers_are_kept_as_arrays(numbers: list[Any], dtype: str | None) -> None:
+    """A callback that keeps each episode's return would have millions of them as text."""
+    plain, arrays = encode_tree({"returns": numbers})
+
+    assert {name: str(array.dtype) for name, array in arrays.items()} == (
+        {} if dtype is None else {"returns": dtype}
+    )
+    assert len(json.dumps(plain)) < 40 or dtype is None
+    assert same(
+        decode_tree(plain, lambda name: torch.from_numpy(arrays[name])), {"returns": numbers}
+    )
+
+
+def test_long_lists_survive_the_files(tmp_path: Path) -> None:
+    state = {"callbacks": {"Returns": [1.5] * 2000, "lengths": [7] * 2000}}
+
+    assert same(roundtrip(tmp_path, state), state)
+
+
+def test_what_could_not_be_read_again_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "MANIFEST_LIMIT", 20_000)
+    state = {"algorithm": {"steps": 1}, "callbacks": {"Names": ["a long name"] * 5_000}}
+
+    with pytest.raises(CheckpointError, match=r"75,0\d\d bytes .* in callbacks\.Names\. Keep less"):
+        save_checkpoint(tmp_path / "checkpoint", 0, state, metadata={})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_tensor_file_is_what_the_safetensors_library_reads(tmp_path: Path) -> None:
@@ -318,6 +361,9 @@ def test_hostile_manifest_is_refused(tmp_path: Path, change: dict[str, Any]) -> 
         b'{"x": {"$array": "w", "kind": "pickle", "dtype": "float32"}}',
         b'{"x": {"$array": "w", "kind": "scalar", "dtype": "float32"}}',
         b'{"x": {"$array": ["w"], "kind": "torch", "dtype": "float32"}}',
+        b'{"x": {"$list": "w"}}',
+        b'{"x": {"$list": "absent"}}',
+        b'{"x": {"$list": 3}}',
         b'{"x": {"$float": "1"}}',
         b'{"x": {"$float": ["nan"]}}',
         b'{"x": {"$tuple": 3}}',

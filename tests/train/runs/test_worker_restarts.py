@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import os
 import signal
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 import redline
 from redline.errors import ConfigError, WorkerError
+from redline.train.runs import execution
 
 SMALL: dict[str, Any] = {
     "total_env_steps": 96, "num_envs": 2, "rollout_length": 8, "num_workers": 1,
@@ -145,6 +148,37 @@ def test_a_worker_that_dies_ahead_is_replaced_where_an_attribute_is_set(tmp_path
     assert run.exit_code == 0
     with (tmp_path / "run" / "progress.csv").open() as file:
         assert list(csv.DictReader(file))[-1]["worker_restarts"] == "1"
+
+
+@pytest.mark.parametrize("collector", ["central", "workers", "async"])
+def test_workers_that_were_replaced_leave_no_collector_behind(
+    collector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has rollouts and weights in shared memory, a gigabyte with images: a leak by the hour."""
+    made: list[weakref.ref[Any]] = []
+    make = execution.make_collector
+
+    def make_and_note(*given: Any) -> Any:
+        found = make(*given)
+        made.append(weakref.ref(found))
+        return found
+
+    alive: list[int] = []
+
+    class Looks:
+        def on_iteration(self, state: Any) -> None:
+            gc.collect()
+            alive.append(sum(each() is not None for each in made))
+
+    monkeypatch.setattr(execution, "make_collector", make_and_note)
+    lives = deaths(tmp_path / "lives", 3)
+    more: dict[str, Any] = {"num_envs": 1, "num_minibatches": 1, "collector": collector}
+    redline.train(
+        "ppo", env=lambda: Deadly(lives), out=tmp_path / "run", on_worker_failure="restart",
+        callbacks=[Looks()], **SMALL | more,
+    )  # fmt: skip
+    assert len(made) == 4
+    assert alive == [1] * 12
 
 
 def test_restarts_in_a_row_are_limited(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 ```
 step_000000012345/
 ├── manifest.json        format, step, metadata, SHA-256 and size of the other files
-├── state.json           the state tree, as in `checkpoint_tree`
+├── state.json           the state tree, as in `tree`
 ├── tensors.safetensors  its arrays
 └── replay/              of an off-policy run; has a manifest of its own, replay.json
 ```
@@ -81,7 +81,7 @@ def save_checkpoint(
     Args:
         directory: the checkpoint itself; it must not exist yet.
         step: env_steps so far.
-        state: a tree of plain data, tensors and numpy arrays; see `checkpoint_tree`.
+        state: a tree of plain data, tensors and numpy arrays; see `encode_tree`.
         metadata: plain data only, readable without opening the state.
         score: higher is better.
         replay: saved beside the state, if there is one.
@@ -89,7 +89,8 @@ def save_checkpoint(
         run_files: plain data about the files beside the checkpoints; see `sealed_files`.
 
     Raises:
-        CheckpointError: if state or metadata hold what cannot be saved; names where.
+        CheckpointError: if state or metadata hold what cannot be saved, or the state more plain
+            data than would be read again; names where.
         RunDirectoryError: if the directory exists or cannot be written.
     """
     plain, arrays = encode_tree(dict(state))
@@ -107,9 +108,11 @@ def save_checkpoint(
         "score": score if score is not None and math.isfinite(score) else None,
         "metadata": plain_metadata,
     }
+    text = json.dumps(plain).encode()
+    _require_readable(plain, len(text))
     with atomic_directory(directory) as temporary:
         with HashedFile(temporary / STATE) as state_file:
-            state_file.write(json.dumps(plain).encode())
+            state_file.write(text)
         manifest["files"] = {
             STATE: state_file.entry(),
             TENSORS: write_tensors(temporary / TENSORS, arrays),
@@ -121,6 +124,29 @@ def save_checkpoint(
         manifest["manifest_sha256"] = _manifest_sha256(manifest)
         with HashedFile(temporary / MANIFEST) as manifest_file:
             manifest_file.write(json.dumps(manifest, indent=2).encode() + b"\n")
+
+
+def _require_readable(plain: Any, size: int) -> None:
+    """Refuse to write what could not be read again.
+
+    Raises:
+        CheckpointError: naming the largest part.
+    """
+    if size <= MANIFEST_LIMIT:
+        return
+    path = []
+    while isinstance(plain, dict) and plain:
+        lengths = {key: len(json.dumps(item)) for key, item in plain.items()}
+        largest = max(lengths, key=lambda key: lengths[key])
+        if path and lengths[largest] < size / 2:
+            break
+        path.append(str(largest))
+        plain = plain[largest]
+    raise CheckpointError(
+        f"the state to save cannot be written: it has {size:,} bytes beside its arrays, and a "
+        f"checkpoint is read up to {MANIFEST_LIMIT:,}. Most of them are in {'.'.join(path)}. Keep "
+        f"less there, or keep it as tensors, numpy arrays or lists of nothing but floats."
+    )
 
 
 def _save_replay(replay: Replay, directory: Path, previous: Path | None) -> dict[str, Any]:

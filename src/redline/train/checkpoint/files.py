@@ -75,7 +75,7 @@ def write_tensors(path: Path, arrays: Mapping[str, Leaf]) -> dict[str, Any]:
 
     Args:
         path: file to make.
-        arrays: name -> tensor or array of a dtype in `checkpoint_tree.DTYPES`; complex ones
+        arrays: name -> tensor or array of a dtype in `tree.DTYPES`; complex ones
             are written as [..., 2] real and imaginary parts.
 
     Returns:

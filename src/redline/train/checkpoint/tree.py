@@ -7,6 +7,7 @@ What a tree may hold, and how it is written:
 | None, bool, int of any size, str, finite float | itself |
 | nan, inf, -inf | {"$float": "nan"} |
 | list | a list |
+| list of 1,024 ints or floats and more | {"$list": name}, an array of 64 bits per number |
 | dict with str keys, none beginning with "$" | an object |
 | dict with other str, int or bool keys | {"$pairs": [[key, value], ...]} |
 | tuple | {"$tuple": [...]} |
@@ -39,6 +40,8 @@ DTYPES = frozenset(
 COMPLEX_PARTS = {"complex64": "float32", "complex128": "float64"}
 
 _MAX_DEPTH = 64
+# From here on an array: JSON is read as a whole, and has two to three times the bytes a number.
+_LONG_LIST = 1024
 _MAX_DIGITS = 4000  # Python refuses to parse longer numbers
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -88,6 +91,8 @@ def _decode_marked(marker: str, plain: dict[str, Any], read: Callable[[str], Ten
     body = plain[marker]
     if marker == "$array" and set(plain) == {"$array", "kind", "dtype"} and isinstance(body, str):
         return _decode_array(read(body), plain["kind"], plain["dtype"], body)
+    if len(plain) == 1 and marker == "$list" and isinstance(body, str):
+        return _decode_list(read(body), body)
     if len(plain) == 1 and marker == "$float" and isinstance(body, str) and body in _FLOATS:
         return _FLOATS[body]
     if len(plain) == 1 and marker == "$tuple" and isinstance(body, list):
@@ -101,6 +106,12 @@ def _decode_key(pair: Any) -> str | int | bool:
     if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], (str, int))):
         raise ValueError("malformed key of a dict")
     return pair[0]
+
+
+def _decode_list(tensor: Tensor, name: str) -> list[int] | list[float]:
+    if tensor.dim() != 1 or dtype_name(tensor) not in ("int64", "float64"):
+        raise ValueError(f"array {shown(name)} holds no list of ints or of floats")
+    return tensor.tolist()
 
 
 def _decode_array(tensor: Tensor, kind: Any, dtype: Any, name: str) -> Any:
@@ -145,6 +156,9 @@ class _Encoder:
         if isinstance(value, (Tensor, np.ndarray, np.generic)) or kind is bytes:
             return self._encode_array(value, path)
         if kind is list:
+            numbers = _as_numbers(value)
+            if numbers is not None:
+                return {"$list": self._encode_array(numbers, path)["$array"]}
             return self._encode_items(value, path)
         if kind is tuple:
             return {"$tuple": self._encode_items(value, path)}
@@ -181,6 +195,18 @@ class _Encoder:
             name = f"{name}#{len(self.arrays)}"
         self.arrays[name] = value
         return {"$array": name, "kind": kind, "dtype": dtype_name(value)}
+
+
+def _as_numbers(items: list[Any]) -> np.ndarray | None:
+    """A long list of nothing but floats, or of ints of 64 bits, as an array; None: it is none."""
+    if len(items) < _LONG_LIST:
+        return None
+    kinds = set(map(type, items))
+    if kinds == {float}:
+        return np.array(items, dtype=np.float64)
+    if kinds == {int} and min(items) >= -(2**63) and max(items) < 2**63:
+        return np.array(items, dtype=np.int64)
+    return None
 
 
 def _encode_number(value: int | float, path: tuple[str, ...]) -> Any:

@@ -13,12 +13,12 @@ import os
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 from redline.errors import ConfigError, MissingExtraError, RunDirectoryError
-from redline.plain_files import read_json, read_plain
+from redline.plain_files import open_plain, read_json, read_row
 from redline.plain_text import shown
 from redline.train.checkpoint.atomic_files import atomic_file, write_json_atomic
 from redline.train.progress.tags import AXIS, tags_in_order
@@ -30,7 +30,6 @@ CSV_NAME = "progress.csv"
 JSONL_NAME = "progress.jsonl"
 TENSORBOARD_NAME = "tensorboard"
 _WANDB_NAME = "wandb_run.json"
-_LARGEST_BYTES = 2**30  # of a text file with a line per row, which have some hundreds each
 
 
 class RowWriter(ABC):
@@ -97,8 +96,7 @@ class _LineWriter(RowWriter):
     """A text file with one line per row, hashed as it grows."""
 
     def __init__(self, path: Path, header: str | None, rows: int) -> None:
-        kept = _cut_lines(path, header, rows)
-        self._hash, self._size_bytes = hashlib.sha256(kept), len(kept)
+        self._hash, self._size_bytes = _cut_lines(path, header, rows)
         self._file: IO[str] = open(path, "a", encoding="utf-8", newline="")  # noqa: SIM115
 
     def _append(self, line: str) -> None:
@@ -151,9 +149,9 @@ class CsvWriter(_LineWriter):
 class _JsonLinesWriter(_LineWriter):
     def __init__(self, path: Path, rows: int) -> None:
         if _count_lines(path) < rows:  # a resumed run that had none so far, or not for all rows
-            lines = [_json_line(row) for row in _rows_of_csv(path.with_name(CSV_NAME), rows)]
-            with atomic_file(path) as temporary:
-                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            found = _rows_of_csv(path.with_name(CSV_NAME), rows)
+            with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+                file.writelines(f"{_json_line(row)}\n" for row in found)
         super().__init__(path, None, rows)
 
     def write(self, row: Row) -> None:
@@ -161,7 +159,10 @@ class _JsonLinesWriter(_LineWriter):
 
 
 def _count_lines(path: Path) -> int:
-    return read_plain(path, _LARGEST_BYTES).count(b"\n") if path.exists() else 0
+    if not path.exists():
+        return 0
+    with open(open_plain(path), "rb") as file:
+        return sum(line.endswith(b"\n") for line in iter(lambda: read_row(file), b""))
 
 
 def _json_line(row: Row) -> str:
@@ -173,11 +174,16 @@ def _json_line(row: Row) -> str:
     return json.dumps(finite, allow_nan=False)
 
 
-def _rows_of_csv(path: Path, rows: int) -> list[dict[str, Any]]:
+def _rows_of_csv(path: Path, rows: int) -> Iterator[dict[str, Any]]:
     """The first rows of progress.csv, as they were written."""
-    header, *lines = read_plain(path, _LARGEST_BYTES).decode().splitlines()[: rows + 1]
-    names = header.split(",")
-    return [dict(zip(names, map(_number_of, line.split(",")), strict=True)) for line in lines]
+    with open(open_plain(path), "rb") as file:
+        names = _cells(read_row(file))
+        for _ in range(rows):
+            yield dict(zip(names, map(_number_of, _cells(read_row(file))), strict=True))
+
+
+def _cells(line: bytes) -> list[str]:
+    return line.decode().rstrip("\n").split(",")
 
 
 def _number_of(cell: str) -> int | float | None:
@@ -311,50 +317,64 @@ class _WandbWriter(RowWriter):
         self._run.finish()
 
 
-def _cut_lines(path: Path, header: str | None, rows: int) -> bytes:
+def _cut_lines(path: Path, header: str | None, rows: int) -> tuple[hashlib._Hash, int]:
     """Leave the header and the first `rows` whole lines of a file, replacing it at once.
 
     Returns:
-        What is left.
+        The hash and the size of what is left.
 
     Raises:
         RunDirectoryError: if it has fewer, or another header.
     """
-    kept: list[bytes] = [] if header is None else [header.encode() + b"\n"]
-    if rows > 0:
-        kept += _first_rows(path, header, rows)
-    with atomic_file(path) as temporary:
-        temporary.write_bytes(b"".join(kept))
-    return b"".join(kept)
+    digest, size = hashlib.sha256(), 0
+    with atomic_file(path) as temporary, open(temporary, "wb") as file:
+        for line in _kept_lines(path, header, rows):
+            file.write(line)
+            digest.update(line)
+            size += len(line)
+    return digest, size
 
 
-def _first_rows(path: Path, header: str | None, rows: int) -> list[bytes]:
+def _kept_lines(path: Path, header: str | None, rows: int) -> Iterator[bytes]:
+    """Line by line: a run of weeks that logs each second has gigabytes of them."""
+    if header is not None:
+        yield header.encode() + b"\n"
+    if rows == 0:
+        return
+    found = 0
     try:
-        lines = read_plain(path, _LARGEST_BYTES).splitlines(keepends=True)
+        with open(open_plain(path), "rb") as file:
+            fields = None if header is None else _fields_to_keep(path, header, read_row(file))
+            # A line without its end was torn by a kill in the middle of a write.
+            while found < rows and (line := read_row(file)).endswith(b"\n"):
+                found += 1
+                yield line if fields is None else first_fields(line, fields)
     except OSError as error:
+        if isinstance(error, RunDirectoryError):
+            raise
         reason = "is missing" if isinstance(error, FileNotFoundError) else f"is unusable ({error})"
         raise RunDirectoryError(
             f"{path} {reason}, but the checkpoint to resume from counts {rows} "
             f"rows in it. Restore the file, or start a new run."
         ) from error
-    if header is not None:
-        found = lines.pop(0).decode(errors="replace").rstrip("\n") if lines else ""
-        if found.startswith(f"{header},"):
-            # Columns that joined after the checkpoint, in rows that are cut off or had no value.
-            lines = [first_fields(line, header.count(",") + 1) for line in lines]
-        elif found != header:
-            raise RunDirectoryError(
-                f"{path} begins with the columns {shown(found, 200)}, but the checkpoint to "
-                f"resume from has {shown(header, 200)}. Restore the file, or start a new run."
-            )
-    # A line without its end was torn by a kill in the middle of a write.
-    whole = [line for line in lines if line.endswith(b"\n")]
-    if len(whole) < rows:
+    if found < rows:
         raise RunDirectoryError(
-            f"{path} has {len(whole)} rows, but the checkpoint to resume from counts {rows}. "
+            f"{path} has {found} rows, but the checkpoint to resume from counts {rows}. "
             f"Restore the file, or start a new run."
         )
-    return whole[:rows]
+
+
+def _fields_to_keep(path: Path, header: str, line: bytes) -> int | None:
+    """How many fields a row had at the checkpoint, if columns have joined since; None: all."""
+    found = line.decode(errors="replace").rstrip("\n")
+    if found == header:
+        return None
+    if found.startswith(f"{header},"):  # in rows that are cut off, or had no value
+        return header.count(",") + 1
+    raise RunDirectoryError(
+        f"{path} begins with the columns {shown(found, 200)}, but the checkpoint to "
+        f"resume from has {shown(header, 200)}. Restore the file, or start a new run."
+    )
 
 
 def first_fields(line: bytes, count: int) -> bytes:

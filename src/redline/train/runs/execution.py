@@ -188,8 +188,9 @@ def execute(
             collector = make_collector(
                 collector_kind, local, settings, probe, algorithm.policy, acting
             )
-        closing.callback(collector.close)
-        remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, closing, acting)
+        opened = [collector]  # the present one: a run of weeks may restart its workers often
+        closing.callback(lambda: opened[0].close())
+        remake = _remaker(local, settings, collector_kind, algorithm.policy, ranks, opened, acting)
         if recording is None:
             closing.enter_context(own)
         moved = None
@@ -235,6 +236,7 @@ def execute(
             ranks=ranks,
             remake_collector=remake,
         )
+        del collector  # so that workers that are restarted leave no memory behind
         closing.callback(loop.release)
         rollouts = "recorded data" if data.learns else _collecting(config, probe.backend)
         cautions += _said_of_growth(learning.get("replay"))
@@ -297,10 +299,10 @@ def _remaker(
     kind: type[Collector],
     policy: Policy,
     ranks: Ranks,
-    closing: ExitStack,
+    opened: list[Collector],
     acting: CapturedActing,
 ) -> Callable[[int], Collector] | None:
-    """What starts workers anew, if the run wants that; `closing` ends them with the run.
+    """What starts workers anew, if the run wants that; they take their place in `opened`.
 
     Raises:
         ConfigError: if several ranks learn together: the others would wait for ever.
@@ -318,7 +320,7 @@ def _remaker(
         seed = (config.run.seed + _RESTART_SEEDS * restarts) % 2**63
         env = _some_envs(settings, ranks, config, kind)
         made = make_collector(kind, config.replace(seed=seed), settings, env, policy, acting)
-        closing.callback(made.close)
+        opened[0] = made  # the one before is closed, and nothing else holds its memory
         return made
 
     return remake
