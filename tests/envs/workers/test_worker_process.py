@@ -13,13 +13,15 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from redline.envs.workers import worker_process
+from redline.envs.workers import descriptors, worker_process
+from redline.envs.workers.descriptors import make_room_for
 from redline.envs.workers.supervisor import WorkerGroup
 from redline.envs.workers.worker_process import WorkerProcess
-from redline.errors import WorkerError
+from redline.errors import ConfigError, WorkerError
 from tests.envs.scripted import Echo
 from tests.envs.workers.processes import wait_until_gone
 
@@ -93,6 +95,38 @@ def test_a_path_among_the_folders_to_import_from_is_left_out_as_python_does(
     group = WorkerGroup([Echo], titles=["a"], timeout_s=60)
     assert group.call("hello", [1]) == [(0, "hello", 1)]
     group.close()
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[int]:
+    """The limit is 8 above what is open: one worker needs that much while it starts."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = len(os.listdir("/dev/fd")) + 8
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, limits[1]))
+    yield soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def test_many_workers_raise_the_limit_of_open_files(few_descriptors: int) -> None:
+    """256 workers ended in a bare OSError: a shell gives 1,024 descriptors, and each has 4."""
+    group = WorkerGroup([Echo] * 3, titles=["a", "b", "c"], timeout_s=60)
+    assert group.call("hello", [1, 2, 3]) == [(0, "hello", 1), (1, "hello", 2), (2, "hello", 3)]
+    group.close()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= few_descriptors + 3 * 4 - 8
+
+
+def test_more_workers_than_the_system_lets_open_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("not allowed to raise maximum limit")
+
+    monkeypatch.setattr(descriptors, "_open_now", lambda: 72)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    make_room_for(164)  # 72 + 5 x 164 + 128 = 1,020
+    with pytest.raises(ConfigError, match=r"1,000 workers need 5,200 open files .* at most 4,096"):
+        make_room_for(1_000)
 
 
 @pytest.fixture

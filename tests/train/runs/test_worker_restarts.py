@@ -154,7 +154,7 @@ def test_a_worker_that_dies_ahead_is_replaced_where_an_attribute_is_set(tmp_path
 def test_workers_that_were_replaced_leave_no_collector_behind(
     collector: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each has rollouts and weights in shared memory, a gigabyte with images: a leak by the hour."""
+    """Each has rollouts and weights in shared memory: with images a gigabyte, lost by the hour."""
     made: list[weakref.ref[Any]] = []
     make = execution.make_collector
 

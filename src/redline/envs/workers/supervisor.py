@@ -49,6 +49,7 @@ from typing import Any
 
 import cloudpickle
 
+from redline.envs.workers.descriptors import make_room_for
 from redline.envs.workers.hang_timeout import HangTimeout
 from redline.envs.workers.shared_memory import SharedBlock
 from redline.envs.workers.worker_main import (
@@ -102,6 +103,7 @@ class WorkerGroup:
         cpus: Sequence[Collection[int]] | None = None,
     ) -> None:
         payloads = [pickled(factory) for factory in factories]
+        make_room_for(len(payloads))
         self._timeout_s, self._timeout_option = timeout_s, timeout_option
         self._poller = select.poll()
         self._workers: list[WorkerProcess] = []
