@@ -70,6 +70,9 @@ class Notes:
             file.write(os.environ.get("RANK", "0"))
         if state.iteration == 10:
             state.set_hyperparameter("learning_rate", 0.01)
+        if state.iteration in (5, 12):
+            for parameter in list(state.policy.parameters())[:2]:
+                parameter.requires_grad_(state.iteration == 12)
         if state.iteration == 18:
             state.stop("enough")
 """
@@ -154,7 +157,10 @@ def test_two_ranks_equal_one_process_with_all_environments(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also what a callback does: A2C's changes the learning rate, and ends the run early."""
+    """Also what a callback does: A2C's changes the learning rate, freezes layers, ends the run.
+
+    Layers were frozen on the first rank alone, whose gradients then had another size.
+    """
     monkeypatch.syspath_prepend(parallel[algorithm].parent)
     monkeypatch.setenv("NOTES", str(tmp_path))
     settings = _settings(algorithm) | {"accelerate": "eager", "out": tmp_path / "alone"}

@@ -217,8 +217,8 @@ class Ranks:
         if any(not torch.equal(mine, other) for other in gather_from_ranks(mine)):
             raise ClusterError(
                 "the ranks' parameters differ, so their gradients are no longer those of one "
-                "agent. Does the algorithm or a callback draw numbers that differ by rank, or "
-                "learn with an optimizer that is no attribute of it?"
+                "agent. Does the algorithm draw numbers that differ by rank, or learn with an "
+                "optimizer that is no attribute of it? Does a callback change weights?"
             )
 
     def check_checkpoint(self, metadata: Mapping[str, Any], out: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.train.loops.leveled import SMALL, KilledAt, Leveled, Logs, history, rows, train
 
 import redline
@@ -102,6 +103,40 @@ def test_a_stopped_run_ends_with_a_row_and_a_checkpoint(
     redline.train(resume=run.out, env=Leveled, callbacks=[StopsAt()])
     assert "was ended by a callback at 192 env_steps" in capsys.readouterr().err
     assert len(history(run)) == 3
+
+
+class ChangesWeights:
+    """Makes the policy decided at the start, and more so after each iteration."""
+
+    def on_start(self, state: RunState) -> None:
+        self._scale(state, 20.0 if state.env_steps == 0 else 1.0)
+
+    def on_iteration(self, state: RunState) -> None:
+        self._scale(state, 1.5)
+
+    @staticmethod
+    def _scale(state: RunState, factor: float) -> None:
+        with torch.no_grad():
+            for parameter in state.policy.parameters():
+                parameter.mul_(factor)
+
+
+def test_workers_act_with_the_weights_that_a_callback_left(tmp_path: Path) -> None:
+    """They act with copies, which were made before: of a pretrained policy they knew nothing."""
+    given: dict[str, Any] = {
+        "env": "CartPole-v1", "num_envs": 2, "rollout_length": 64, "total_env_steps": 512,
+        "log_interval": 128, "hidden_sizes": (8,), "num_epochs": 1, "num_minibatches": 1,
+        "preset": "default", "quiet": True, "tensorboard": False, "accelerate": "eager",
+        "callbacks": [ChangesWeights()],
+    }  # fmt: skip
+    here = redline.train("ppo", out=tmp_path / "here", **given)
+    there = redline.train(
+        "ppo", out=tmp_path / "there", collector="workers", num_workers=1, **given
+    )
+    lengths = [[row["return_mean"] for row in rows(run)] for run in (here, there)]
+    assert lengths[0] == lengths[1]
+    for one, other in zip(here.policy().parameters(), there.policy().parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 class StopsAtCheckpoint:

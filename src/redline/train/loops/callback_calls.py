@@ -96,7 +96,7 @@ class CallbackCalls:
 
     def __init__(self, callbacks: Sequence[Any], state: RunState, own: Sequence[Any] = ()) -> None:
         self._callbacks, self.state = list(callbacks), state
-        self._are_a_users = any(map(is_a_users, callbacks))
+        self._are_a_users, self._may_have_changed = any(map(is_a_users, callbacks)), False
         self._calls: dict[str, list[tuple[Any, Callable[[RunState], object]]]] = {
             event: [
                 (callback, method)
@@ -129,6 +129,12 @@ class CallbackCalls:
                 ) from error
         if self._calls[event] and self._are_a_users:
             may_have_changed()  # they are given the networks
+            self._may_have_changed = True
+
+    def may_have_changed_networks(self) -> bool:
+        """Whether a user's callback was called since this was last asked."""
+        found, self._may_have_changed = self._may_have_changed, False
+        return found
 
     def unsaved(self) -> list[str]:
         """One sentence for each callback of which a checkpoint cannot hold everything."""

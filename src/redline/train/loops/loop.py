@@ -44,7 +44,7 @@ from redline.train.loops.saved_progress import require_sound_progress
 from redline.train.loops.stop_signal import StopSignal
 from redline.train.progress.console import Console
 from redline.train.progress.progress import EpisodeStatistics, ProgressLogger
-from redline.train.ranks import ALONE, Ranks
+from redline.train.ranks import ALONE, Ranks, learned_by
 from redline.train.settings import RunConfig
 from redline.user_code import is_a_users
 
@@ -270,11 +270,14 @@ class TrainLoop(ABC):
             "stop": state.stop_reason,
             "hyperparameters": self._hyperparameters.overrides,
             "env_attributes": self.environments.state_dict(),
+            "learns": [each.requires_grad for each in learned_by(self.algorithm)],
         }
         done = self._ranks.from_first(done)
         self._agreed_stop = state.stop_reason = done["stop"]
         self._hyperparameters.follow(done["hyperparameters"])
         self.environments.follow(done["env_attributes"])
+        for parameter, learns in zip(learned_by(self.algorithm), done["learns"], strict=True):
+            parameter.requires_grad_(learns)
 
     def _advance(self, total: int) -> None:
         """One iteration, and what is due after it."""
@@ -297,6 +300,8 @@ class TrainLoop(ABC):
     def _iterate(self) -> None:
         """One collection, the updates that follow it, and the counting."""
         marks.step()
+        if self._callbacks.may_have_changed_networks():
+            self.collector.update_weights(self.counters.iteration)  # it may act with copies
         with _COLLECTION:
             rollout = self._collected()
         seen = self._rows.of_collector
