@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,45 @@ def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], named: str
     first = with_goals(Stream(1, 1).rollout(2))
     with pytest.raises(ConfigError, match=named):
         make(first, capacity=64, **changes)
+
+
+def test_goals_below_a_mask_or_in_a_dict_are_refused_for_what_they_are() -> None:
+    """The reason given was that they are larger than 4096 bytes."""
+    spec = ReplaySpec.from_rollout(with_goals(Stream(1, 1).rollout(2)))
+    masked = replace(spec, obs={("obs", *path): leaf for path, leaf in spec.obs.items()})
+    with pytest.raises(ConfigError, match=r"its parts are obs\.achieved_goal, obs\.desired_goal"):
+        HindsightReplay(ReplayConfig(gamma=GAMMA, capacity=64), masked, Pixels())
+
+
+class Rooms(gymnasium.Env[Any, Any]):
+    """Rooms are numbered from 1, and looked up by their numbers."""
+
+    prices = np.array([0.0, 1.0, 4.0, 9.0])
+
+    def __init__(self) -> None:
+        room = spaces.Discrete(4, start=1)
+        self.observation_space = spaces.Dict({"achieved_goal": room, "desired_goal": room})
+
+    def compute_reward(self, achieved: Array, desired: Array, info: Any) -> Array:
+        return self.prices[desired - 1] + 100.0 * achieved
+
+
+def test_goal_functions_are_given_the_numbers_of_the_environment() -> None:
+    """Replay counts from 0: the prices of the rooms before were paid."""
+    first = with_goals(Stream(1, 2).rollout(16))
+    for part in (first.steps["obs"], first.steps["final_obs"], first.last_obs):
+        for key, goals in part.items():
+            part[key] = goals[..., 0].long() % 4
+    replay = make(first, Rooms(), capacity=64, share=1.0)
+    replay.add(first)
+    batch = replay.sample(200, np.random.default_rng(0))
+    goal, achieved = batch["obs"]["desired_goal"], batch["next_obs"]["achieved_goal"]
+    assert set(goal.tolist()) <= {0, 1, 2, 3}
+    paid = {0: 0.0, 1: 1.0, 2: 4.0, 3: 9.0}
+    expected = [
+        paid[g] + 100.0 * (a + 1) for g, a in zip(goal.tolist(), achieved.tolist(), strict=True)
+    ]
+    assert batch["reward"].tolist() == expected
 
 
 def test_an_environment_without_goals_is_refused() -> None:

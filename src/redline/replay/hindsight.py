@@ -17,7 +17,7 @@ The new goal is what row f achieved: "achieved_goal" of its successor.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import gymnasium
 import numpy as np
@@ -26,12 +26,13 @@ from gymnasium import spaces
 from torch import Tensor
 
 from redline.data import Array
+from redline.envs.spaces.layout import offset_of
 from redline.errors import ConfigError
 from redline.plain_text import shortened
 from redline.replay.buffer import Replay
 from redline.replay.config import ReplayConfig
 from redline.replay.links import ENDED
-from redline.replay.spec import ReplaySpec
+from redline.replay.spec import ReplaySpec, dotted
 
 ACHIEVED, DESIRED = "achieved_goal", "desired_goal"
 _ONE_AT_A_TIME = (IndexError, TypeError, ValueError)  # what may be raised where several are given
@@ -73,12 +74,15 @@ class HindsightReplay(Replay):
         self._reward, self._terminated = goal_functions(env)
         self._require_plain(config)
         super().__init__(config, spec)
+        _require_goal_arrays(spec)
         if not {(ACHIEVED,), (DESIRED,)} <= self._paired:
             raise ConfigError(
                 "replay='her' stores each goal beside its successor, and these goals are larger "
                 "than 4096 bytes. Give the environment goals that are vectors."
             )
         self._share = share
+        given = cast(spaces.Dict, env.observation_space)
+        self._starts = tuple(offset_of(given[key]) for key in (ACHIEVED, DESIRED))
         self._end = np.full((self.ring_rows, self.num_envs), _OPEN)
         self._start = np.zeros(self.num_envs, np.int64)  # first row of the present episode
         self._known = 0  # rows below it have been looked at
@@ -128,10 +132,11 @@ class HindsightReplay(Replay):
     def _replace_goals(self, batch: Any, at: Array, future: Array) -> None:
         """Give rows `at` of a batch the goals that the rows `future` of the ring achieved."""
         achieved_later = self._arena.host(f"next_obs/{ACHIEVED}")
-        goal = achieved_later[future % len(achieved_later)]
-        achieved = batch["next_obs"][ACHIEVED].numpy()[at]
+        # In the environment's own numbers: replay counts those of a Discrete goal from 0.
+        goal = achieved_later[future % len(achieved_later)] + self._starts[0]
+        achieved = batch["next_obs"][ACHIEVED].numpy()[at] + self._starts[0]
         for name in ("obs", "next_obs"):
-            batch[name][DESIRED].numpy()[at] = goal
+            batch[name][DESIRED].numpy()[at] = goal - self._starts[1]
         batch["reward"].numpy()[at] = _of_each_row(self._reward, achieved, goal)
         if self._terminated is not None:
             ends = _of_each_row(self._terminated, achieved, goal).astype(bool)
@@ -169,6 +174,22 @@ class HindsightReplay(Replay):
         self._end.fill(_OPEN)
         self._start.fill(0)
         self._known = 0
+
+
+def _require_goal_arrays(spec: ReplaySpec) -> None:
+    """Refuse observations whose two goals are no arrays of their own.
+
+    Raises:
+        ConfigError: with the parts that there are.
+    """
+    if {(ACHIEVED,), (DESIRED,)} <= set(spec.obs):
+        return
+    parts = ", ".join(sorted(dotted(path) for path in spec.obs))
+    raise ConfigError(
+        f"replay='her' needs {ACHIEVED!r} and {DESIRED!r} as arrays of the observation, and its "
+        f"parts are {parts}. Let each goal be one array, not a Dict. Give an action mask in the "
+        f'observation, as "action_mask": one in info puts the observation below "obs".'
+    )
 
 
 def _of_each_row(function: GoalFunction, achieved: Array, goal: Array) -> Array:
