@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from redline.profile.analyse.transitions import begins_of, times_of_begins
 from redline.profile.commands import main
 from redline.profile.gpu.records import read_windows
 from redline.profile.reader import open_session, read_shard
+from redline.profile.record import json_lines
 from redline.profile.report.text import render_text
 from redline.profile.report.trace import write_trace
 
@@ -458,6 +460,81 @@ thread.join()
     assert len(times_of_begins(threads, begins_of(process, "lost"))) == 0
     assert any("could be written: File too large" in problem for problem in found.problems)
     assert not any("damaged" in problem or "cut short" in problem for problem in found.problems)
+
+
+def test_names_that_are_first_met_while_the_disk_is_full_are_there_later(profiled: Any) -> None:
+    """Of the name 5 bytes fit. Before, it was lost for good, with all that was marked by it."""
+    profiled.run(
+        """
+import resource, signal
+from redline import profile
+from redline.profile import _native
+from redline.profile.record.recorder import current
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+(names,) = current().directory.glob("processes/*/names.jsonl")
+
+def marks(count):
+    for _ in range(count):
+        with profile.operation("met meanwhile"):
+            pass
+    _native.flush()
+
+_native.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (names.stat().st_size + 5, hard))
+marks(10)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+profile.metadata(said="meanwhile")
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+marks(3000)
+""",
+        mode="light",
+    )
+    found = summarize(profiled.session)
+    (process,) = open_session(profiled.session).processes
+    threads = build_timeline(process).threads
+    assert len(times_of_begins(threads, begins_of(process, "met meanwhile"))) >= 3000
+    assert process.metadata == {"said": "meanwhile"}
+    assert process.end is not None
+    assert process.end["lines_lost"] == 0
+    assert not any("torn" in problem or "missing" in problem for problem in found.problems)
+
+
+def test_lines_wait_in_little_memory_and_those_that_do_not_fit_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line has 4 bytes, the disk room for 6, and 12 may wait: the rest of 200, 300 and 400."""
+    room, real = [6], os.write
+
+    def write(file: int, data: bytes) -> int:
+        if room[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real(file, data[: room[0]])
+        room[0] -= written
+        return written
+
+    monkeypatch.setattr(json_lines, "MOST_KEPT_BYTES", 12)
+    monkeypatch.setattr(os, "write", write)
+    lines = json_lines.JsonLines(tmp_path / "lines.jsonl")
+    for number in (100, 200, 300, 400, 500, 600):
+        lines.append(number)
+    assert (tmp_path / "lines.jsonl").read_text() == "100\n20"
+    assert (lines.lost, lines.flush()) == (2, 3)
+    room[0] = 1000
+    lines.append(700)
+    lines.close()
+    assert (tmp_path / "lines.jsonl").read_text() == "100\n200\n300\n400\n700\n"
+
+
+def test_names_that_were_lost_are_told(tmp_path: Path) -> None:
+    """Operation 9 has no name: its session's program was killed while the disk was full."""
+    process = write_session(tmp_path, [START, {**END, "lines_lost": 3}])
+    codes = pa.array([layout.CODE_WINDOW_ON, 18, 19, 18, 19], pa.uint16())
+    deltas = pa.array([0, 5, 5, 5, 5], pa.uint32())
+    write_shard(process / "thread-00000.arrow", delta_ns=deltas, code=codes)
+    problems = report(tmp_path).problems
+    assert any("names and notes that could not be written: 3" in each for each in problems)
+    assert any("names that its events refer to are missing (1)" in each for each in problems)
 
 
 FULL_FOR_A_WHILE = """

@@ -251,6 +251,8 @@ def _read_process(directory: Path) -> Process | None:
     elif has_numbers(end, "write_errno") and end["write_errno"]:
         reason = os.strerror(min(end["write_errno"], 4095))
         problems.append(f"not all of it could be written: {reason}")
+    if end is not None and has_numbers(end, "lines_lost") and end["lines_lost"]:
+        problems.append(f"names and notes that could not be written: {end['lines_lost']:,}")
     name = printable(str(notes["name"]))
     limit: float = notes.get("limit", 0.0)
     counted: Counted | None = notes.get("counters")

@@ -305,6 +305,15 @@ class _ProcessSums:
                 "--max-events-per-s)"
             )
 
+    def tell_nameless(self) -> None:
+        """Say that names are missing, as where a process was killed while the disk was full."""
+        nameless = int(((self.calls.calls > 0) & (self.process.name_tables[0] == 255)).sum())
+        if nameless:
+            self.process.note(
+                f"names that its events refer to are missing ({nameless:,}): their time counts to "
+                "whatever surrounds it"
+            )
+
     @cached_property
     def cells(self) -> Cells:
         """After the last slice."""
@@ -316,6 +325,7 @@ def _summary(
 ) -> Summary:
     for each in sums:
         each.tell_limit()
+        each.tell_nameless()
     overhead, costs = _overhead(session, sums)
     is_corrected = any(estimate.corrected for estimate in overhead)
     waiting, waiting_for = together.waits()

@@ -253,6 +253,7 @@ class Recorder:
                 cpu_s=time.process_time(),
                 own_cpu_ns=companions_ns + statistics["writer_cpu_ns"],
                 recorded_own_cpu_ns=companions_ns + self._own_ns,
+                lines_lost=self._files.lines_lost(),
                 **statistics,
             )
 
