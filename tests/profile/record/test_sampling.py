@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import platform
 import signal
 import time
@@ -453,6 +455,46 @@ def test_readings_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert found.gpu["memory_clock_mhz"].tolist() == [[1002]]
     assert np.isnan(found.gpu["power_w"]).all()
     assert found.problems == ["samples.jsonl: a torn line, ignored"]
+
+
+def test_readings_go_on_behind_one_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second cannot be taken, the third waits for room. Before, either was the last.
+
+    Core 0 is busy for 1 of 2 ticks between the first and the third, and for all up to the fourth.
+    """
+    monkeypatch.setattr(machine, "Nvml", no_driver)
+    session = tmp_path / "s"
+    (session / "processes").mkdir(parents=True)
+    fake = proc(tmp_path / "proc", [[0] * 8])
+    sampler = MachineSampler(session, fake)
+    sampler.read()
+    (session / "processes").rename(session / "away")
+    sampler.read()
+    (session / "away").rename(session / "processes")
+    proc(fake, [[1, 0, 0, 1]])
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", no_room)
+        sampler.read()
+    proc(fake, [[2, 0, 0, 1]])
+    sampler.read()
+    sampler.close()
+    found = read_machine_samples(Session(session, {}, []))
+    assert found is not None
+    assert found.cpu.tolist() == [[0.0], [0.5], [1.0]]
+    assert found.problems == [
+        "no GPU readings: none in this test",
+        "readings of the machine that were lost: 1",
+    ]
+
+
+def no_driver() -> Nvml:
+    raise NvmlMissingError("none in this test")
+
+
+def no_room(file: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 class FakeLibrary:

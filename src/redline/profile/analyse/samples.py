@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from redline.plain_text import shortened
 from redline.profile import layout
+from redline.profile.read.notes import has_numbers
 from redline.profile.reader import Session, read_whole
 
 GPU_READINGS = (
@@ -107,6 +108,8 @@ def _assemble(
             for k, name in enumerate(GPU_READINGS):
                 value = reading.get(name)
                 gpu[k, i, device] = np.nan if value is None else value
+    if rows and has_numbers(rows[-1], "lost"):
+        problems = [*problems, f"readings of the machine that were lost: {rows[-1]['lost']:,}"]
     found = _by_process(rows)
     tables = {pid: _known(np.frombuffer(table)).reshape(-1, 2) for pid, (_, table) in found.items()}
     return MachineSamples(

@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -66,7 +67,8 @@ class JsonLines:
         """No more lines."""
         self.flush()
         if self._is_open():
-            os.close(self._file)
+            with suppress(OSError):
+                os.close(self._file)
         self._file = -1
 
     def _write(self) -> None:
@@ -103,7 +105,7 @@ def as_json(value: Any, depth: int = 2) -> str:
         depth: down to where a part is looked for to put as its `repr` in place of the whole.
     """
     try:
-        return json.dumps(value, default=_described)
+        return json.dumps(value, default=_described, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):  # odd keys, or something that holds itself
         if depth and _has_text_keys(value):
             items = value.items()

@@ -5,14 +5,14 @@ helper process that ends with the session. So it takes nothing from the program'
 
 `samples.jsonl`: the first line says what can be read, each other line is one reading:
 `{"time_ns": CLOCK_MONOTONIC, "cpu": [busy share per core since the last], "processes":
-{pid: {rss_bytes, cpu_s}}, "gpu": [{utilization, memory_used_bytes, ...} per device]}`.
+{pid: {rss_bytes, cpu_s}}, "gpu": [{utilization, memory_used_bytes, ...} per device]}`. Where
+readings were lost before it, it says how many in all: `"lost": 3`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import select
 import signal
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from redline.profile import layout
+from redline.profile.record.json_lines import JsonLines
 from redline.profile.record.nvml import Nvml, NvmlMissingError
 
 INTERVAL_S = 0.5
@@ -44,14 +45,15 @@ class MachineSampler:
     def __init__(self, session: Path, proc: Path = Path("/proc")) -> None:
         self._session, self._proc = session, proc
         self._before = self._cpu_ticks()
-        self._file = open(session / layout.MACHINE_SAMPLES, "a")  # noqa: SIM115
+        self._file = JsonLines(session / layout.MACHINE_SAMPLES)
+        self._failed = 0  # readings that could not be taken
         self._nvml: Nvml | None = None
         absent = ""
         try:
             self._nvml = Nvml()
         except NvmlMissingError as error:
             absent = str(error)
-        self._write(
+        self._file.append(
             {
                 "event": "start",
                 "cores": sorted(self._before),
@@ -61,25 +63,28 @@ class MachineSampler:
         )
 
     def read(self) -> None:
-        """Take one reading and write it."""
+        """Take one reading and write it; what fails now must not end those to come."""
+        try:
+            processes = self._processes()
+        except OSError:
+            self._failed += 1
+            return
         row: dict[str, Any] = {
             "time_ns": time.clock_gettime_ns(time.CLOCK_MONOTONIC),
             "cpu": self._busy_shares(),
-            "processes": self._processes(),
+            "processes": processes,
         }
         if self._nvml is not None:
             row["gpu"] = self._nvml.read()
-        self._write(row)
+        if lost := self._failed + self._file.lost:
+            row["lost"] = lost
+        self._file.append(row)
 
     def close(self) -> None:
         """The last reading was taken."""
         self._file.close()
         if self._nvml is not None:
             self._nvml.close()
-
-    def _write(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
-        self._file.flush()
 
     def _cpu_ticks(self) -> dict[int, tuple[int, int]]:
         """{core: (busy, all) ticks since the machine started}."""
@@ -125,31 +130,21 @@ class MachineThread:
 
     def __init__(self, session: Path) -> None:
         self._over = threading.Event()
-        self._broken = False
         self._sampler = MachineSampler(session)
         self._thread = threading.Thread(target=self._run, name="redline-profile-machine")
         self._thread.daemon = True
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._broken and not self._over.wait(INTERVAL_S):
-            self._read()
-
-    def _read(self) -> None:
-        """What cannot be read or written, on a full disk for one, must not end the profile."""
-        try:
+        while not self._over.wait(INTERVAL_S):
             self._sampler.read()
-        except OSError:
-            self._broken = True
 
     def stop(self) -> None:
         """End, with one last reading."""
         self._over.set()
         self._thread.join()
-        if not self._broken:
-            self._read()
-        with contextlib.suppress(OSError):
-            self._sampler.close()
+        self._sampler.read()
+        self._sampler.close()
 
 
 _PATIENCE_S = 2.0  # for a process that has been told to end
