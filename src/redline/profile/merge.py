@@ -6,17 +6,20 @@ starts. So sessions fit together if they were recorded on the same machine since
 
 from __future__ import annotations
 
+import heapq
 import json
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 from redline.errors import ProfileError, SessionError
 from redline.plain_text import shown
 from redline.profile import layout
-from redline.profile.reader import Session, open_session, read_whole
+from redline.profile.read.regular import lines_of
+from redline.profile.reader import Session, open_session
 from redline.profile.record.files import SessionLock, create_session
 
 __all__ = ["merge_sessions"]
@@ -122,7 +125,8 @@ def _fill(target: Path, sessions: list[Session], command: list[str]) -> None:
             if Path(name).parts[0] == "processes":
                 (target / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(session.directory / name, target / name, follow_symlinks=False)
-    (target / layout.MACHINE_SAMPLES).write_text("".join(_samples(sessions)))
+    with open(target / layout.MACHINE_SAMPLES, "w", encoding="utf-8") as file:
+        file.writelines(_samples(sessions))
     manifest = {
         **json.loads((target / "session.json").read_text()),
         **{key: sessions[0].manifest.get(key) for key in ("machine", "cpus", "python", "boot_id")},
@@ -146,23 +150,27 @@ def _watched(sessions: list[Session]) -> list[str]:
     return list(dict.fromkeys(str(name) for name in found))
 
 
-def _samples(sessions: list[Session]) -> list[str]:
+def _samples(sessions: list[Session]) -> Iterator[str]:
     """What was read of the machine, in the order of time; what could be read is said once."""
-    heads: list[str] = []
-    rows: list[tuple[int, str]] = []
-    for session in sessions:
-        path = session.directory / layout.MACHINE_SAMPLES
-        for line in read_whole(path).splitlines() if path.exists() else []:
-            try:
-                row: Any = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            time_ns: Any = cast(dict[str, Any], row).get("time_ns") if isinstance(row, dict) else 0
-            if type(time_ns) is int:
-                rows.append((time_ns, line))
-            else:
-                heads.append(line)
-    return [f"{line}\n" for line in heads[:1] + [line for _, line in sorted(rows)]]
+    paths = [session.directory / layout.MACHINE_SAMPLES for session in sessions]
+    paths = [path for path in paths if path.exists()]
+    heads = (line for path in paths for line, time_ns in _rows(path) if time_ns is None)
+    yield from islice(heads, 1)
+    for line, time_ns in heapq.merge(*map(_rows, paths), key=lambda row: row[1] or 0):
+        if time_ns is not None:
+            yield line
+
+
+def _rows(path: Path) -> Iterator[tuple[str, int | None]]:
+    """The lines that can be read, each with its time; None for what is no reading."""
+    for line in lines_of(path):
+        try:
+            row: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            time_ns: Any = cast(dict[str, Any], row).get("time_ns")
+            yield line.rstrip("\n") + "\n", time_ns if type(time_ns) is int else None
 
 
 def _discard(lock: SessionLock, target: Path) -> None:

@@ -489,6 +489,52 @@ def test_readings_go_on_behind_one_that_failed(
     ]
 
 
+def test_a_pid_that_comes_again_is_not_taken_for_the_process_that_had_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pid 7 is first of a process that started at tick 22, then of a stranger of tick 90.
+
+    At last it is of one that joins; the first stays gone, whatever /proc says then.
+    """
+    monkeypatch.setattr(machine, "Nvml", no_driver)
+    session = tmp_path / "s"
+    (session / "processes" / "7-100").mkdir(parents=True)
+    fake = proc(tmp_path / "proc", [[0] * 8])
+    stat = fake / "7" / "stat"
+    first = stat.read_text()
+    sampler = MachineSampler(session, fake)
+    sampler.read()
+    stat.write_text(first.replace(" 22 ", " 90 "))
+    sampler.read()
+    (session / "processes" / "7-900").mkdir()
+    sampler.read()
+    (session / "processes" / "7-900").rmdir()
+    stat.write_text(first)
+    sampler.read()
+    sampler.close()
+    found = read_machine_samples(Session(session, {}, []))
+    assert found is not None
+    assert found.readings[7].tolist() == [0, 2]
+
+
+def test_a_process_that_has_ended_is_not_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8, which is not in /proc at the first reading, nothing is read later."""
+    monkeypatch.setattr(machine, "Nvml", no_driver)
+    session = tmp_path / "s"
+    (session / "processes" / "8-100").mkdir(parents=True)
+    fake = proc(tmp_path / "proc", [[0] * 8])
+    sampler = MachineSampler(session, fake)
+    sampler.read()
+    (fake / "7").rename(fake / "8")
+    sampler.read()
+    sampler.close()
+    found = read_machine_samples(Session(session, {}, []))
+    assert found is not None
+    assert found.readings == {}
+
+
 def no_driver() -> Nvml:
     raise NvmlMissingError("none in this test")
 

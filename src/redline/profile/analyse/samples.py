@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +18,8 @@ from numpy.typing import NDArray
 from redline.plain_text import shortened
 from redline.profile import layout
 from redline.profile.read.notes import has_numbers
-from redline.profile.reader import Session, read_whole
+from redline.profile.read.regular import lines_of
+from redline.profile.reader import Session
 
 GPU_READINGS = (
     "utilization",
@@ -27,6 +30,7 @@ GPU_READINGS = (
     "memory_clock_mhz",
     "power_w",
 )
+SPARE_PLACES = 1 << 20  # in tables, that the lines so far need not tell of
 
 __all__ = ["GPU_READINGS", "MachineSamples", "read_machine_samples"]
 
@@ -52,89 +56,125 @@ def read_machine_samples(session: Session) -> MachineSamples | None:
     path = session.directory / layout.MACHINE_SAMPLES
     if not path.exists():
         return None
-    start: dict[str, Any] = {}
-    rows: list[dict[str, Any]] = []
-    problems: list[str] = []
+    tables, problems = _Tables(), dict[str, None]()
+    senseless: str | None = None
     try:
-        text = read_whole(path)
+        for row, characters in _rows(path, problems):
+            if senseless is not None:
+                continue
+            try:
+                tables.add(row, characters)
+            except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+                senseless = shortened(error)
     except OSError as error:
-        return _assemble({}, [], [str(error)])
-    for line in text.splitlines():
+        return _Tables().result([str(error)])
+    if tables.gpus_absent:
+        problems[f"no GPU readings: {tables.gpus_absent}"] = None
+    if senseless is not None:
+        problems[f"{path.name}: rows that make no sense, all ignored ({senseless})"] = None
+        tables = _Tables()
+    return tables.result(list(problems))
+
+
+def _rows(path: Path, problems: dict[str, None]) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each line that can be read, with its characters; of the others each kind is said once.
+
+    Raises:
+        OSError: if the file cannot be read.
+    """
+    for line in lines_of(path):
         try:
             row: Any = json.loads(line)
         except (json.JSONDecodeError, RecursionError):
-            problems.append(f"{path.name}: a torn line, ignored")
+            problems[f"{path.name}: a torn line, ignored"] = None
             continue
-        if not isinstance(row, dict):
-            problems.append(f"{path.name}: a line that makes no sense, ignored")
-            continue
-        found = cast(dict[str, Any], row)
-        if found.get("event") == "start":
-            start = found
+        if isinstance(row, dict):
+            yield cast(dict[str, Any], row), len(line)
         else:
-            rows.append(found)
-    if start.get("gpus_absent"):
-        problems.append(f"no GPU readings: {shortened(start['gpus_absent'])}")
-    try:
-        _refuse_wide(start, len(rows), len(text))
-        return _assemble(start, rows, problems)
-    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        problems.append(f"{path.name}: rows that make no sense, all ignored ({shortened(error)})")
-        return _assemble({}, [], problems)
+            problems[f"{path.name}: a line that makes no sense, ignored"] = None
 
 
-def _refuse_wide(start: dict[str, Any], rows: int, characters: int) -> None:
-    """Tables have a place for each core and GPU in each row, whatever stands there.
+class _Tables:
+    """The readings, row by row: those of a day are too large to be kept as they stand."""
 
-    Raises:
-        ValueError: if they would have more of them than the file has characters.
-    """
-    columns = len(start.get("cores", [])) + len(GPU_READINGS) * len(start.get("gpus", []))
-    if columns * rows > characters:
-        raise ValueError(f"it claims more cores and GPUs than {rows:,} rows of its size tell of")
+    def __init__(self) -> None:
+        self.gpus_absent = ""
+        self._cores: list[int] = []
+        self._gpus: list[str] = []
+        self._characters = self._lost = 0
+        self._times_ns = array("q")
+        self._cpu = array("d")  # [N * cores]
+        self._gpu = array("d")  # [N * gpus * GPU_READINGS]
+        # {pid: ([M] which rows have it, [2 * M] memory and CPU time in turn)}
+        self._processes: dict[int, tuple[array[int], array[float]]] = {}
 
+    def add(self, row: dict[str, Any], characters: int) -> None:
+        """The next line, which has so many characters.
 
-def _assemble(
-    start: dict[str, Any], rows: list[dict[str, Any]], problems: list[str]
-) -> MachineSamples:
-    cores: list[int] = list(start.get("cores", []))
-    gpus: list[str] = list(start.get("gpus", []))
-    cpu = np.full((len(rows), len(cores)), np.nan)
-    gpu = np.full((len(GPU_READINGS), len(rows), len(gpus)), np.nan)
-    for i, row in enumerate(rows):
-        shares = row["cpu"][: len(cores)]
-        cpu[i, : len(shares)] = shares
-        for device, reading in enumerate(row.get("gpu", [])[: len(gpus)]):
-            for k, name in enumerate(GPU_READINGS):
-                value = reading.get(name)
-                gpu[k, i, device] = np.nan if value is None else value
-    if rows and has_numbers(rows[-1], "lost"):
-        problems = [*problems, f"readings of the machine that were lost: {rows[-1]['lost']:,}"]
-    found = _by_process(rows)
-    tables = {pid: _known(np.frombuffer(table)).reshape(-1, 2) for pid, (_, table) in found.items()}
-    return MachineSamples(
-        times_ns=np.array([row["time_ns"] for row in rows], np.int64),
-        cpu=_known(cpu),
-        cores=cores,
-        readings={pid: np.frombuffer(places, np.int64) for pid, (places, _) in found.items()},
-        rss_bytes={pid: table[:, 0] for pid, table in tables.items()},
-        cpu_s={pid: table[:, 1] for pid, table in tables.items()},
-        gpus=gpus,
-        gpu=dict(zip(GPU_READINGS, _known(gpu), strict=True)),
-        problems=problems,
-    )
+        Raises:
+            LookupError, TypeError, ValueError, AttributeError, OverflowError: if it makes no sense.
+        """
+        self._characters += characters
+        if row.get("event") == "start":
+            if self._times_ns:
+                raise ValueError("a start behind the first reading")
+            self._cores, self._gpus = list(row.get("cores", [])), list(row.get("gpus", []))
+            self.gpus_absent = shortened(absent) if (absent := row.get("gpus_absent")) else ""
+            return
+        self._refuse_wide()
+        self._add_processes(row["processes"])
+        self._times_ns.append(row["time_ns"])
+        shares = row["cpu"][: len(self._cores)]
+        self._cpu.extend(shares)
+        self._cpu.extend([np.nan] * (len(self._cores) - len(shares)))
+        devices = row.get("gpu", [])[: len(self._gpus)]
+        for reading in devices:
+            values = map(reading.get, GPU_READINGS)
+            self._gpu.extend(np.nan if value is None else value for value in values)
+        self._gpu.extend([np.nan] * (len(GPU_READINGS) * (len(self._gpus) - len(devices))))
+        if has_numbers(row, "lost"):
+            self._lost = max(self._lost, row["lost"])
 
+    def _refuse_wide(self) -> None:
+        """Tables have a place for each core and GPU in each row, whatever stands there.
 
-def _by_process(rows: list[dict[str, Any]]) -> dict[int, tuple[array[int], array[float]]]:
-    """{pid: ([M] which rows have it, [2 * M] memory and CPU time in turn)}."""
-    found: dict[int, tuple[array[int], array[float]]] = {}
-    for i, row in enumerate(rows):
-        for pid, reading in row["processes"].items():
+        Raises:
+            ValueError: if they would have more of them than the lines have characters.
+        """
+        columns, rows = len(self._cores) + len(GPU_READINGS) * len(self._gpus), len(self._times_ns)
+        if columns * (rows + 1) > self._characters + SPARE_PLACES:
+            raise ValueError(
+                f"it claims more cores and GPUs than {rows + 1:,} rows of its size tell of"
+            )
+
+    def _add_processes(self, processes: dict[str, Any]) -> None:
+        for pid, reading in processes.items():
             if reading is not None:
-                places, table = found.setdefault(int(pid), (array("q"), array("d")))
+                places, table = self._processes.setdefault(int(pid), (array("q"), array("d")))
                 table.extend((reading["rss_bytes"], reading["cpu_s"]))
-                places.append(i)
-    return dict(sorted(found.items()))
+                places.append(len(self._times_ns))
+
+    def result(self, problems: list[str]) -> MachineSamples:
+        """After the last line."""
+        if self._lost:
+            problems = [*problems, f"readings of the machine that were lost: {self._lost:,}"]
+        rows = len(self._times_ns)
+        found = dict(sorted(self._processes.items()))
+        tables = {
+            pid: _known(np.frombuffer(table)).reshape(-1, 2) for pid, (_, table) in found.items()
+        }
+        gpu = _known(np.frombuffer(self._gpu)).reshape(rows, len(self._gpus), len(GPU_READINGS))
+        return MachineSamples(
+            times_ns=np.frombuffer(self._times_ns, np.int64),
+            cpu=_known(np.frombuffer(self._cpu)).reshape(rows, len(self._cores)),
+            cores=self._cores,
+            readings={pid: np.frombuffer(places, np.int64) for pid, (places, _) in found.items()},
+            rss_bytes={pid: table[:, 0] for pid, table in tables.items()},
+            cpu_s={pid: table[:, 1] for pid, table in tables.items()},
+            gpus=self._gpus,
+            gpu={name: gpu[:, :, k] for k, name in enumerate(GPU_READINGS)},
+            problems=problems,
+        )
 
 
 def _known(readings: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Files that a session may hold: regular ones, no larger than a recording makes them.
+"""Files that a session may hold: regular ones, no larger than can be read.
 
 A link may lead out of the session, and a pipe may never end, so that neither is ever opened.
 """
@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-LARGEST_TEXT = 1 << 30  # bytes of a file of JSON: a day of samples has some 20 MB
+LARGEST_TEXT = 1 << 30  # bytes of a file of JSON that is read as a whole
+LONGEST_LINE = 1 << 24  # bytes; a reading of 100,000 processes has some 6 MB
 
 DEEPEST = 64  # lists and objects in each other; what writes a report goes down into each
 
-__all__ = ["LARGEST_TEXT", "parsed", "read_whole", "regular_size"]
+__all__ = ["LARGEST_TEXT", "LONGEST_LINE", "lines_of", "parsed", "read_whole", "regular_size"]
 
 
 def regular_size(path: Path) -> int:
@@ -42,6 +44,18 @@ def read_whole(path: Path) -> str:
             f"{path.name} has {size:,} bytes, and such a file has at most {LARGEST_TEXT:,}"
         )
     return path.read_text(errors="replace")
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """The lines of a file that must be a regular one, of any size; overlong ones come in pieces.
+
+    Raises:
+        OSError: if it is not, or cannot be read.
+    """
+    regular_size(path)
+    with open(path, "rb") as file:
+        while line := file.readline(LONGEST_LINE):
+            yield line.decode(errors="replace")
 
 
 def parsed(text: str) -> Any:

@@ -47,6 +47,7 @@ class MachineSampler:
         self._before = self._cpu_ticks()
         self._file = JsonLines(session / layout.MACHINE_SAMPLES)
         self._failed = 0  # readings that could not be taken
+        self._started: dict[str, str] = {}  # {process's directory: when, in ticks}; "": it is gone
         self._nvml: Nvml | None = None
         absent = ""
         try:
@@ -113,16 +114,30 @@ class MachineSampler:
 
     def _processes(self) -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {}
-        for directory in (self._session / "processes").iterdir():
-            pid = directory.name.partition("-")[0]
-            try:
-                resident = int((self._proc / pid / "statm").read_text().split()[1])
-                after_name = (self._proc / pid / "stat").read_text().rpartition(")")[2].split()
-            except (OSError, IndexError):
-                continue  # it has ended
-            cpu_s = (int(after_name[11]) + int(after_name[12])) / TICKS_PER_S
-            found[pid] = {"rss_bytes": resident * PAGE_BYTES, "cpu_s": cpu_s}
+        for name in os.listdir(self._session / "processes"):
+            if self._started.get(name) != "":
+                pid = name.partition("-")[0]
+                reading = self._process(name, pid)
+                if reading is not None:
+                    found[pid] = reading
         return found
+
+    def _process(self, name: str, pid: str) -> dict[str, float] | None:
+        """One reading; None for a process that is gone, whose pid may be another's by now."""
+        try:
+            resident = int((self._proc / pid / "statm").read_text().split()[1])
+            after_name = (self._proc / pid / "stat").read_text().rpartition(")")[2].split()
+            user, system, start = after_name[11], after_name[12], after_name[19]
+        except (FileNotFoundError, ProcessLookupError):
+            self._started[name] = ""
+            return None
+        except (OSError, IndexError):
+            return None
+        if self._started.setdefault(name, start) != start:
+            self._started[name] = ""
+            return None
+        cpu_s = (int(user) + int(system)) / TICKS_PER_S
+        return {"rss_bytes": resident * PAGE_BYTES, "cpu_s": cpu_s}
 
 
 class MachineThread:
