@@ -253,8 +253,10 @@ def test_the_sampler_agrees_with_a_known_program(profiled: Any, mode: str) -> No
             for number, seen in zip(numbers.tolist(), samples.levels.tolist(), strict=True)
             if number >= 0 and operation_name(made, made.states[made.lead[1][number]]) == operation
         ]
-        assert len(within) >= 5
-        assert within.count(level) >= 0.85 * len(within)
+        # A thread that has just lost its core may be seen waiting.
+        awake = [seen for seen in within if seen != levels.WAITING]
+        assert len(awake) >= max(5, len(within) / 2)
+        assert awake.count(level) >= 0.85 * len(awake)
     assert {levels.PYTHON, levels.WAITING} <= set(samples.levels.tolist())
     lines = (session.processes[0].directory / "process.jsonl").read_text().splitlines()
     (note,) = [each for each in map(json.loads, lines) if each.get("event") == "sampler"]
