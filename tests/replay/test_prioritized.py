@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -193,6 +194,29 @@ def test_strata_each_give_one_unit() -> None:
     index = replay.sample(1000, np.random.default_rng(1))["index"]
     for unit, p in probability.items():
         assert abs(int((index == unit).sum()) - 1000 * p) < 2
+
+
+def test_a_batch_of_another_size_leaves_the_memory_of_the_first_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A captured draw of 8 reads its strata from where they lay; a draw of 4 freed them."""
+    stream = Stream(0)
+    replay = make(stream)
+    replay.add(stream.rollout(19))
+    made: list[weakref.ref[torch.Tensor]] = []
+    arange = torch.arange
+
+    def noted(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensor = arange(*args, **kwargs)
+        made.append(weakref.ref(tensor))
+        return tensor
+
+    sampler = replay._sampler
+    monkeypatch.setattr(torch, "arange", noted)
+    for size in (8, 4, 8):
+        sampler.draw(torch.rand(size, dtype=torch.float64), 0.4)
+    alive = [tensor.tolist() for each in made if (tensor := each()) is not None]
+    assert alive == [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3]]
 
 
 def test_initial_priorities_are_raised_to_alpha_too() -> None:

@@ -284,7 +284,7 @@ class PrioritizedSampler:
         self._rows = _UnitRows(unit_rows)
         self.tree = PriorityTree(arena, "priority", self._size)
         self._span = torch.zeros(2, dtype=torch.int64, device=arena.device)
-        self._strata = torch.zeros(0, dtype=torch.int64, device=arena.device)
+        self._strata: dict[int, Tensor] = {}  # N -> 0 to N - 1; kept, for graphs read from there
         self._refused = torch.zeros((), dtype=torch.bool, device=arena.device)
         self.clear()
 
@@ -362,9 +362,11 @@ class PrioritizedSampler:
 
     def draw(self, uniform: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """Units and their importance weights; see `UniformSampler.draw`."""
-        if len(self._strata) != len(uniform):
-            self._strata = torch.arange(len(uniform), device=uniform.device)
-        leaf = self.tree.find((self._strata + uniform) / len(uniform))
+        strata = self._strata.get(len(uniform))
+        if strata is None:
+            strata = torch.arange(len(uniform), device=uniform.device)
+            self._strata[len(uniform)] = strata
+        leaf = self.tree.find((strata + uniform) / len(uniform))
         newest = self._span[1] - 1
         drawn = self.tree.leaves[leaf]
         ratio = drawn.amin() / drawn
