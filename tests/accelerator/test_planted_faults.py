@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributions import Normal
 
 from redline.engines.engine import choose_engine
 from redline.engines.self_check import CheckedUpdate
@@ -166,6 +167,40 @@ def test_a_planted_fault_is_caught(name: str) -> None:
 @pytest.mark.parametrize("device", ["cpu", "standin"])
 def test_an_update_without_faults_is_not_complained_of(device: str) -> None:
     assert _run(None, device) == []
+
+
+@pytest.mark.parametrize(
+    ("overload", "draw"),
+    [
+        ("Tensor_Tensor", lambda own, x: torch.normal(x, x.exp()).mean()),
+        ("float_Tensor", lambda own, x: torch.normal(0.0, x.exp()).mean()),
+        ("Tensor_Tensor", lambda own, x: Normal(x, x.exp(), validate_args=False).sample().mean()),
+    ],
+)
+def test_an_operator_that_waits_inside_is_named_with_its_line(
+    overload: str, draw: Callable[[Learner, Tensor], Any]
+) -> None:
+    """Its kernel reads whether all deviations are positive; no operator shows that it does.
+
+    The capture failed then, which names neither the operator nor the line.
+    """
+    said: list[str] = []
+    with capturing_on_the_cpu():
+        learner = Learner(draw, "cpu")
+        CheckedUpdate(learner, choose_engine(learner, "cudagraph"), said.append)(torch.ones(4, 3))
+    assert len(said) == 1
+    assert f"aten::normal.{overload} waits for the device inside" in said[0]
+    assert "test_planted_faults.py" in said[0]
+
+
+def test_draws_that_do_not_wait_are_captured() -> None:
+    """Beside those: of a mean, a scaled unit normal, a Categorical; their checks do not wait."""
+
+    def draw(own: Learner, x: Tensor) -> Any:
+        torch.distributions.Categorical(logits=x, validate_args=False).sample()
+        return (torch.normal(x, 1.0) + torch.randn_like(x) * x.exp()).mean() * 0.0 + 1.0
+
+    assert reported(draw) == []
 
 
 def test_the_message_names_the_algorithm_the_operator_and_the_line() -> None:

@@ -4,7 +4,8 @@ A capture that fails says of CUDA only that an operation is not permitted, not w
 stream in a broken state. So the last warm-up call is watched operator by operator (`CaptureWatch`),
 and refused by name where it
 
-- reads a number back to the host, or makes a tensor whose size depends on one;
+- reads a number back to the host, also inside an operator, or makes a tensor whose size depends on
+  one;
 - copies between the host and the device;
 - draws from a generator of the device that the graph does not know.
 """
@@ -34,6 +35,13 @@ _READS = {
     "aten::unique_dim": "makes a tensor whose size only the device knows",
     "aten::repeat_interleave.Tensor": "makes a tensor whose size only the device knows",
     "aten::bincount": "makes a tensor whose size only the device knows",
+    **dict.fromkeys(
+        (
+            *("aten::normal.Tensor_Tensor", "aten::normal.Tensor_Tensor_out"),
+            *("aten::normal.float_Tensor", "aten::normal.float_Tensor_out"),
+        ),
+        "waits for the device inside, to see that no deviation is negative",
+    ),
 }
 _INDEXING = ("aten::index.Tensor", "aten::index_put_", "aten::index_put")
 _COPIES = ("aten::_to_copy", "aten::copy_")
