@@ -15,6 +15,7 @@ device, such as a vendor's own or the stand-in of the tests, is made known by `a
 
 from __future__ import annotations
 
+import contextlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -223,15 +224,45 @@ class _CudaGraphs(Graphs):
     def capture(
         self, function: Callable[[], T], generators: Sequence[torch.Generator]
     ) -> tuple[Graph, T]:
-        graph = torch.cuda.CUDAGraph()
-        for generator in generators:
-            graph.register_generator_state(generator)
         before = torch.cuda.memory_reserved(self._device)
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            result = function()
-        self._pool = self._pool or graph.pool()
+        try:
+            graph, result = self._recorded(function, generators)
+        except BaseException:
+            self._recover(generators)
+            raise
         self._nbytes += max(torch.cuda.memory_reserved(self._device) - before, 0)
         return _CudaGraph(graph), result
+
+    def _recorded(
+        self, function: Callable[[], T], generators: Sequence[torch.Generator]
+    ) -> tuple[Any, T]:
+        """The graph of a function, and what it returned; device and stream are as before, then."""
+        here = torch.cuda.device(
+            self._device
+        )  # where memory of generators is made up to torch 2.12
+        with here, torch.cuda.stream(torch.cuda.current_stream(self._device)):
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            graph: Any = torch.cuda.CUDAGraph()
+            for generator in generators:
+                graph.register_generator_state(generator)
+            # A capture that fails does not leave its stream: the stream above is put back.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                result = function()
+        return graph, result
+
+    def _recover(self, generators: Sequence[torch.Generator]) -> None:
+        """Let go of what a capture that failed holds on to, so that the process can go on.
+
+        Up to torch 2.11 its pool goes on taking memory, and up to 2.12 its generators go on as if
+        they were captured, until a capture that succeeds ends. Later ones do so by themselves.
+        """
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with contextlib.suppress(RuntimeError):  # it has let go by itself
+                torch._C._cuda_endAllocateToPool(self._device.index, pool)
+        with contextlib.suppress(RuntimeError):  # the first error is the one to tell
+            self._recorded(lambda: torch.zeros(1, device=self._device), generators)
+        self._pool = None
 
     @property
     def nbytes(self) -> int:

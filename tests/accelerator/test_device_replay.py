@@ -14,6 +14,7 @@ from redline.errors import ConfigError
 from redline.replay import Replay, ReplayConfig, ReplaySpec
 from redline.replay.device_queue import DeviceQueue, fetched
 from redline.replay.staged import StagedPath
+from tests.accelerator import emulated_graph
 from tests.accelerator.stand_in import StandInDevice
 from tests.replay.streams import Stream
 
@@ -164,6 +165,32 @@ def test_work_is_done_in_its_order_and_all_of_it_by_one_copy(accelerator: StandI
     assert both(4.0, 0.5, 2) == [2.0, 2.0]
     assert launches[-1] == {"copy": 1, "graph": 1}
     assert both(5.0, 2.0, 1) == [10.0, 2.0]
+
+
+def test_writes_that_cannot_be_captured_are_made_without_a_graph(
+    accelerator: StandInDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capture's error ended the run, though all had been written by then."""
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("CUDA error: out of memory")
+
+    total = torch.zeros(2).to("standin")
+    queue = DeviceQueue(total.device)
+    queue.captures = True
+    monkeypatch.setattr(emulated_graph.EmulatedGraphs, "capture", fail)
+    found: list[list[float]] = []
+
+    def write(number: float) -> None:
+        with queue.gathered():
+            queue.put("set", total.copy_, torch.full((2,), number))
+        found.append(total.cpu().tolist())
+
+    write(1.0)
+    with pytest.warns(UserWarning, match="cannot capture what is written to replay on standin"):
+        write(2.0)
+    write(3.0)
+    assert found == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
 
 
 def test_tensors_of_all_types_are_fetched_at_once(accelerator: StandInDevice) -> None:

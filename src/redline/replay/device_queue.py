@@ -8,6 +8,7 @@ in the order in which they came. What is asked for again in the same shapes is c
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -130,9 +131,21 @@ class DeviceQueue:
         elif is_new or not self.captures:  # what comes once needs no graph
             _do(work, block.there)
         else:
-            graphs = kind_of(self._device).graphs(self._device)
-            graphs.warm_up(lambda: _do(work, block.there))
+            self._capture(block, work)
+
+    def _capture(self, block: _Block, work: Sequence[_Work]) -> None:
+        """Do work from a block, and record it as the block's graph; without, where that fails."""
+        graphs = kind_of(self._device).graphs(self._device)
+        graphs.warm_up(lambda: _do(work, block.there))  # which does it
+        try:
             block.graph = graphs.capture(lambda: _do(work, block.there), ())[0]
+        except RuntimeError as error:
+            self.captures = False
+            warnings.warn(
+                f"cannot capture what is written to replay on {self._device}: {error}. Each array "
+                f"is written by a launch of its own, which is right and slower.",
+                stacklevel=2,
+            )
 
 
 def _do(work: Sequence[_Work], inputs: Sequence[Tensor]) -> None:
