@@ -270,7 +270,7 @@ def check_place(seeds: list[running.Seed], place: list[str]) -> None:
         ConfigError: if an experiment has no such option.
     """
     from redline.devices import require_device
-    from redline.train.runs.placing import DEVICE_SETTINGS
+    from redline.train.settings import DEVICE_SETTINGS
 
     for option, value in zip(place[::2], place[1::2], strict=True):
         if (name := option.removeprefix("--").replace("-", "_")) in DEVICE_SETTINGS:

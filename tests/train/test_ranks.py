@@ -246,6 +246,9 @@ def test_what_ranks_cannot_do_is_refused() -> None:
         {"target_kl": 0.1},
         {"data": "d.npz"},
         {"device": "cuda:1"},
+        {"policy_device": "cuda:0"},
+        {"env_device": "cuda:0"},
+        {"eval_device": "cuda:1", "eval_interval": 10},
     )
     for settings in wrong:
         with pytest.raises(ConfigError, match="does not go with several ranks"):
@@ -254,7 +257,7 @@ def test_what_ranks_cannot_do_is_refused() -> None:
 
 
 def test_auto_gives_each_rank_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks took cuda:0, and spoke over gloo.
+    """All ranks took cuda:0, and spoke over gloo. Later only games and acting went to cuda:0.
 
     A rank that could not use cuda:0 fell back to the CPU, whatever the others did.
     """
@@ -268,6 +271,10 @@ def test_auto_gives_each_rank_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert Ranks(1, 2).own_device(_config("ppo", device="auto")).run.device == "cuda"
     assert ALONE.own_device(_config("ppo", device="auto")).run.device == "auto"
+    placed = dict.fromkeys(("policy_device", "env_device", "eval_device"), "auto")
+    run = Ranks(1, 2).own_device(_config("ppo", **placed, eval_interval=10)).run
+    assert run.device == "cpu"
+    assert (run.policy_device, run.env_device, run.eval_device) == ("cuda", "cuda", "cuda")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -278,6 +285,37 @@ def test_auto_gives_each_rank_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) 
 def test_auto_without_a_gpu_is_the_cpu_for_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert Ranks(1, 2).own_device(_config("ppo", device="auto")).run.device == "cpu"
+
+
+def test_places_that_an_older_run_chose_stay() -> None:
+    Ranks(0, 2).check(_config("ppo", env_device="cuda:0"), resumed=True)
+    with pytest.raises(ConfigError, match="device=cuda:0 does not go with several ranks"):
+        Ranks(0, 2).check(_config("ppo", device="cuda:0"), resumed=True)
+
+
+@pytest.mark.parametrize(("rank", "taken"), [("1", 1), ("2", 0)])
+def test_games_on_a_gpu_beside_a_learner_on_the_cpu_take_the_gpus_in_turn(
+    rank: str, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _join(monkeypatch, rank)
+    found: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", found.append)
+    with joined_ranks("cpu", None, "cuda", None) as ranks:
+        assert ranks == Ranks(int(rank), 3)
+    assert found == [taken]
+
+
+def _join(monkeypatch: pytest.MonkeyPatch, rank: str) -> list[str]:
+    """Pretend that rank of three; gives the back ends that are asked for."""
+    asked: list[str] = []
+    for name, value in (("WORLD_SIZE", "3"), ("RANK", rank), ("LOCAL_RANK", rank)):
+        monkeypatch.setenv(name, value)
+    distributed = torch.distributed
+    monkeypatch.setattr(distributed, "init_process_group", lambda name, **_: asked.append(name))
+    monkeypatch.setattr(distributed, "destroy_process_group", lambda: None)
+    monkeypatch.setattr(distributed, "get_rank", lambda: int(rank))
+    return asked
 
 
 def test_a_gpu_of_a_rank_that_does_not_work_is_named(

@@ -35,7 +35,7 @@ from redline.data.ranks import gather_from_ranks, lost_rank, sum_over_ranks
 from redline.devices import kind_of
 from redline.engines.engine import inner_of
 from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
-from redline.train.settings import RunConfig
+from redline.train.settings import DEVICE_SETTINGS, RunConfig
 
 _TIMEOUT = timedelta(minutes=30)  # an evaluation of one rank may take long; a death shows at once
 _SEED_STEP = 1_000_003  # keeps the ranks' generators apart
@@ -85,21 +85,27 @@ class Ranks:
         except ConfigError as error:
             raise ConfigError(f"on each of {self.size} ranks: {error}") from error
 
-    def check(self, config: RunConfig) -> None:
+    def check(self, config: RunConfig, *, resumed: bool = False) -> None:
         """Refuse what cannot be done by several ranks.
+
+        Args:
+            config: with the devices that "auto" stands for.
+            resumed: whether a run goes on. Up to version 0.2 one may have chosen a GPU's number
+                for environments, acting or evaluations; it keeps that.
 
         Raises:
             ConfigError: naming the setting.
         """
         if self.size == 1:
             return
+        placed = {n: getattr(config.run, n) for n in (("device",) if resumed else DEVICE_SETTINGS)}
         for name, wrong, instead in (
             ("data", config.run.data, "leave it out: every rank would draw the same rows"),
             ("eval_async", config.run.eval_async, "evaluate in turn: leave it out"),
             ("target_kl", getattr(config.algo, "target_kl", None), "leave it out: each rank "
              "would stop at a moment of its own"),
-            ("device", ":" in config.run.device, "use cuda: each rank takes the GPU of its "
-             "number"),
+            *((name, ":" in (place or ""), "use cuda: each rank takes the GPU of its number")
+              for name, place in placed.items()),
             ("accelerate", config.run.accelerate not in ("auto", "eager"), "use eager: gradients "
              "are averaged between backward pass and step"),
         ):  # fmt: skip
@@ -109,9 +115,10 @@ class Ranks:
 
     def own_device(self, config: RunConfig) -> RunConfig:
         """The settings with what `auto` stands for: with CUDA, each rank's own GPU."""
-        if self.size == 1 or config.run.device != "auto":
+        chosen = [name for name in DEVICE_SETTINGS if getattr(config.run, name) == "auto"]
+        if self.size == 1 or not chosen:
             return config
-        return config.replace(device="cuda" if _means_cuda("auto") else "cpu")
+        return config.replace(**dict.fromkeys(chosen, "cuda" if _means_cuda("auto") else "cpu"))
 
     def eager(self, config: RunConfig) -> RunConfig:
         """The settings with updates as they are written, whose gradients can be averaged."""
@@ -255,11 +262,13 @@ def _device() -> str:
 
 
 @contextlib.contextmanager
-def joined_ranks(device: str) -> Iterator[Ranks]:
+def joined_ranks(device: str, *others: str | None) -> Iterator[Ranks]:
     """The ranks of this run, as torchrun has started them; one, if it has not.
 
     Args:
         device: the learner's; cuda takes the GPU of this rank's number on its machine.
+        others: where environments, acting and evaluations have a place of their own. Where only
+            they are on CUDA, ranks share the GPUs if there are too few.
 
     Raises:
         ClusterError: if the other ranks cannot be reached, or there is no GPU of this number.
@@ -268,9 +277,11 @@ def joined_ranks(device: str) -> Iterator[Ranks]:
     if size == 1 or "RANK" not in os.environ:
         yield ALONE
         return
-    on_cuda = _means_cuda(device)
+    on_cuda, number = _means_cuda(device), int(os.environ.get("LOCAL_RANK", "0"))
     if on_cuda:
-        _take_own_gpu(int(os.environ.get("LOCAL_RANK", "0")))
+        _take_own_gpu(number)
+    elif any(_means_cuda(other) for other in others if other is not None):
+        _share_gpus(number)
     try:
         distributed.init_process_group("nccl" if on_cuda else "gloo", timeout=_TIMEOUT)
     except (RuntimeError, ValueError) as error:
@@ -303,6 +314,11 @@ def _take_own_gpu(number: int) -> None:
             f"--nproc-per-node {max(there, 1)}, or learn with --device cpu."
         )
     torch.cuda.set_device(number)
+
+
+def _share_gpus(number: int) -> None:
+    if there := torch.cuda.device_count():  # none is refused as missing, by its setting
+        torch.cuda.set_device(number % there)
 
 
 def learned_by(algorithm: Any) -> list[Tensor]:

@@ -36,6 +36,8 @@ _POSITIVE_IF_GIVEN = (
     *("num_threads", "log_interval", "checkpoint_interval", "checkpoint_gap"),
     "eval_max_episode_steps",
 )
+PLACING_SETTINGS = ("policy_device", "env_device")  # the collector's to follow
+DEVICE_SETTINGS = ("device", *PLACING_SETTINGS, "eval_device")
 _OLD_ENGINES = {"derived": "cpu"}  # names of version 0.1
 
 

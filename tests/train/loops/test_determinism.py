@@ -11,8 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import redline
+from redline.algos.registry import declaration
+from redline.devices import kind_of
 from redline.errors import ConfigError
 from redline.train.loops.determinism import only_deterministic
+from redline.train.presets import preset_config
+from redline.train.runs.placing import require_deterministic_replay
 
 SMALL: dict[str, Any] = {
     "env": "CartPole-v1", "total_env_steps": 32, "num_envs": 2, "rollout_length": 8,
@@ -61,3 +65,32 @@ def test_other_errors_pass_through_and_the_mode_is_put_back() -> None:
     with pytest.raises(RuntimeError, match="something else"):
         fail()
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_priorities_on_a_device_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their first write ended the run, whose directory lay there by then; it named a network."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(kind_of("cuda"), "why_failing", lambda device: None)
+    out = tmp_path / "run"
+    settings = {"device": "cuda", "prioritized": True, "replay_storage": "device"}
+    with pytest.raises(ConfigError, match=r"cumsum, .* on cuda\. Use replay_storage='memory'"):
+        redline.train("dqn", env="CartPole-v1", out=out, deterministic=True, **settings)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"device": "cpu"},
+        {"replay_storage": "memory"},
+        {"prioritized": False},
+        {"deterministic": False},
+    ],
+)
+def test_other_replays_may_be_deterministic(other: dict[str, Any]) -> None:
+    wrong = {"device": "cuda", "prioritized": True, "replay_storage": "device"}
+    config = preset_config(declaration("dqn"), "CartPole-v1", "default")
+    require_deterministic_replay(config.replace(**(wrong | {"deterministic": True} | other)))

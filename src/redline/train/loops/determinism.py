@@ -46,7 +46,7 @@ def only_deterministic(*, wanted: bool = True) -> Iterator[None]:
         operator = str(error).split(_REFUSED)[0].strip()
         raise ConfigError(
             f"deterministic=True, but {operator} has no deterministic form on this device. Leave "
-            f"--deterministic out, or use a network without it."
+            f"--deterministic out, or use a network or a replay without it."
         ) from error
     finally:
         torch.use_deterministic_algorithms(mode, warn_only=warns)

@@ -10,9 +10,8 @@ from redline.devices import choose_device, kind_of_name, require_device
 from redline.engines.engine import ASKED_FOR
 from redline.errors import ConfigError
 from redline.train.presets import OWN_LEARNING_RATES
-from redline.train.runs.placing import DEVICE_SETTINGS, PLACING_SETTINGS
 from redline.train.setting_names import OF_THE_RUN
-from redline.train.settings import RunConfig
+from redline.train.settings import DEVICE_SETTINGS, PLACING_SETTINGS, RunConfig
 
 _OF_THE_DATA = frozenset(
     (

@@ -61,6 +61,7 @@ from redline.train.runs.outside_settings import require_confirmed_source
 from redline.train.runs.placing import (
     check_devices,
     initial_threads,
+    require_deterministic_replay,
     resolve_devices,
     resolve_threads,
 )
@@ -120,7 +121,8 @@ def execute(
     config = ranks.own_device(config)
     check_devices(config.run, collector_kind, resumed=changed is not None, tried=True)
     config, devices_said = resolve_devices(config)
-    ranks.check(config)
+    require_deterministic_replay(config)
+    ranks.check(config, resumed=checkpoint is not None)
     config, told_out = ranks.quiet(config), ranks.folder(out)
     out = told_out.absolute()  # an environment, or a callback, may change the working directory
     callbacks = make_callbacks(config, given)

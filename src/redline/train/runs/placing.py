@@ -12,11 +12,8 @@ from redline.devices import choose_device, require_device
 from redline.envs import VecEnv
 from redline.envs.cpus import threads_each
 from redline.errors import ConfigError
-from redline.train.settings import RunConfig, RunSettings
+from redline.train.settings import DEVICE_SETTINGS, PLACING_SETTINGS, RunConfig, RunSettings
 from redline.train.threads import busy_cores, choose_threads, update_multiplications
-
-PLACING_SETTINGS = ("policy_device", "env_device")  # the collector's to follow
-DEVICE_SETTINGS = ("device", *PLACING_SETTINGS, "eval_device")
 
 
 def check_devices(
@@ -71,6 +68,25 @@ def _require_placeable(
         f"{name}={device!r} is for collector='serial'; the {run.collector} collector "
         f"places {itself} itself. Leave {name} out."
     )
+
+
+def require_deterministic_replay(config: RunConfig) -> None:
+    """Refuse a deterministic run whose priorities lie on a device, where none could be written.
+
+    Args:
+        config: with the device that "auto" stands for.
+
+    Raises:
+        ConfigError: naming what to do instead.
+    """
+    run, algo = config.run, config.algo
+    is_there = getattr(algo, "replay_storage", "") == "device" and not run.device.startswith("cpu")
+    if run.deterministic and is_there and getattr(algo, "prioritized", False):
+        raise ConfigError(
+            f"deterministic=True with prioritized=True and replay_storage='device': priorities "
+            f"are added up by cumsum, which has no deterministic form on {run.device}. Use "
+            f"replay_storage='memory' (--replay-storage memory), or leave --deterministic out."
+        )
 
 
 def resolve_devices(config: RunConfig) -> tuple[RunConfig, list[str]]:

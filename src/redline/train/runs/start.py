@@ -65,7 +65,7 @@ from redline.train.runs.run_directory import (
     run_directory,
 )
 from redline.train.runs.sealed_files import require_same_config, require_same_rows
-from redline.train.settings import RunConfig
+from redline.train.settings import DEVICE_SETTINGS, RunConfig
 from redline.user_code import may_not_exit
 
 _CONFIRMED = frozenset({"wandb", "accelerate", "env_kwargs", "init_from"})
@@ -230,7 +230,7 @@ def start_run(
     )
     named = settings_beside_preset(config, given.algorithm or config.algorithm, base)
     config = in_time(config, given.changed, are_new=are_new)
-    with joined_ranks(config.run.device) as ranks:
+    with joined_ranks(*(getattr(config.run, name) for name in DEVICE_SETTINGS)) as ranks:
         if not ranks.is_first:
             out = Path(ranks.from_first(None))
             return _executed(config, out, given, None, recording, ranks=ranks)
@@ -340,7 +340,7 @@ def _gone_on(
     if changed.keys() & {"checkpoints", "checkpoint_gap", "checkpoint_interval"}:
         config = checkpointed_in_time(config, changes or {})
     config = _with_network(config, out, given, console, doubts)
-    with joined_ranks(config.run.device) as ranks:
+    with joined_ranks(*(getattr(config.run, name) for name in DEVICE_SETTINGS)) as ranks:
         if checkpoint is not None:
             ranks.check_checkpoint(checkpoint.metadata, out)
             checkpoint = _own_checkpoint(checkpoint, out, ranks)
