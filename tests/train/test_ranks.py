@@ -306,6 +306,48 @@ def test_games_on_a_gpu_beside_a_learner_on_the_cpu_take_the_gpus_in_turn(
     assert found == [taken]
 
 
+@pytest.mark.parametrize(("device", "back_end"), [("cuda", "cpu:gloo,cuda:nccl"), ("cpu", "gloo")])
+def test_what_the_host_needs_to_know_goes_by_gloo(
+    device: str, back_end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By NCCL a rank whose peer had died waited inside a kernel, deaf to signals."""
+    asked = _join(monkeypatch, "0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda number: None)
+    exchanged: list[str] = []
+
+    def gather(own: torch.Tensor) -> list[torch.Tensor]:
+        exchanged.append(own.device.type)
+        return [own, own, own]
+
+    monkeypatch.setattr("redline.train.ranks.gather_from_ranks", gather)
+    monkeypatch.setattr("redline.train.ranks.sum_over_ranks", lambda own: sum(gather(own)))
+    with joined_ranks(device) as ranks:
+        assert ranks.total(5, None, ()) == (15, None, [])
+        assert ranks.all_true(True)
+        assert ranks.mean({"loss": 2.0}) == {"loss": 2.0}
+    assert asked == [back_end]
+    assert exchanged == ["cpu", "cpu", "cpu"]
+
+
+def test_two_gpus_learn_together(tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    settings = _settings("ppo") | {"device": "cuda", "total_env_steps": 4 * 64}
+    (tmp_path / "ppo.json").write_text(json.dumps(settings))
+    launcher = ["torch.distributed.run", "--nproc-per-node", "2", "--standalone", "-m", "redline"]
+    own = ["train", "--config", str(tmp_path / "ppo.json"), "--out", str(tmp_path / "run")]
+    done = subprocess.run(
+        [sys.executable, "-m", *launcher, *own],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert _rows(tmp_path / "run")[-1]["env_steps"] == "256"
+
+
 def _join(monkeypatch: pytest.MonkeyPatch, rank: str) -> list[str]:
     """Pretend that rank of three; gives the back ends that are asked for."""
     asked: list[str] = []

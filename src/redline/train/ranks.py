@@ -37,7 +37,9 @@ from redline.engines.engine import inner_of
 from redline.errors import ClusterError, ConfigError, IncompatibleCheckpointError
 from redline.train.settings import DEVICE_SETTINGS, RunConfig
 
-_TIMEOUT = timedelta(minutes=30)  # an evaluation of one rank may take long; a death shows at once
+_TIMEOUT = timedelta(minutes=30)  # an evaluation of one rank may take long
+# What the host needs to know goes by gloo, which notices a death at once; NCCL waits in a kernel.
+_CUDA = "cpu:gloo,cuda:nccl"
 _SEED_STEP = 1_000_003  # keeps the ranks' generators apart
 
 
@@ -177,7 +179,7 @@ class Ranks:
         """Whether it is so on every rank."""
         if self.size == 1:
             return mine
-        own = torch.tensor(int(mine), device=_device())
+        own = torch.tensor(int(mine))
         return all(bool(each) for each in gather_from_ranks(own))
 
     def total(
@@ -196,7 +198,7 @@ class Ranks:
         if self.size == 1:
             return env_steps, signal, episodes
         mine = torch.tensor([env_steps, signal or 0, len(episodes)])
-        steps, signals, ended = torch.stack(gather_from_ranks(mine.to(_device()))).T.tolist()
+        steps, signals, ended = torch.stack(gather_from_ranks(mine)).T.tolist()
         every = list(episodes)
         if sum(ended):
             every = [each for part in self._gathered(list(episodes)) for each in part]
@@ -206,7 +208,7 @@ class Ranks:
         """The mean of each number over the ranks."""
         if self.size == 1 or not values:
             return dict(values)
-        mine = torch.tensor(list(values.values()), dtype=torch.float64, device=_device())
+        mine = torch.tensor(list(values.values()), dtype=torch.float64)
         means = (sum_over_ranks(mine) / self.size).tolist()
         return dict(zip(values, means, strict=True))
 
@@ -220,7 +222,7 @@ class Ranks:
             return
         # The policy's, too: it may learn with an optimizer that `learned_by` does not find.
         every = [*learned_by(algorithm), *algorithm.policy.parameters()]
-        mine = torch.stack([p.detach().double().sum() for p in every])
+        mine = torch.stack([p.detach().double().sum() for p in every]).cpu()
         if any(not torch.equal(mine, other) for other in gather_from_ranks(mine)):
             raise ClusterError(
                 "the ranks' parameters differ, so their gradients are no longer those of one "
@@ -257,10 +259,6 @@ class Ranks:
 ALONE = Ranks()
 
 
-def _device() -> str:
-    return "cuda" if distributed.get_backend() == "nccl" else "cpu"
-
-
 @contextlib.contextmanager
 def joined_ranks(device: str, *others: str | None) -> Iterator[Ranks]:
     """The ranks of this run, as torchrun has started them; one, if it has not.
@@ -283,7 +281,7 @@ def joined_ranks(device: str, *others: str | None) -> Iterator[Ranks]:
     elif any(_means_cuda(other) for other in others if other is not None):
         _share_gpus(number)
     try:
-        distributed.init_process_group("nccl" if on_cuda else "gloo", timeout=_TIMEOUT)
+        distributed.init_process_group(_CUDA if on_cuda else "gloo", timeout=_TIMEOUT)
     except (RuntimeError, ValueError) as error:
         raise ClusterError(
             f"the {size} ranks cannot reach each other at {os.environ.get('MASTER_ADDR')}:"
