@@ -237,10 +237,9 @@ class _CudaGraphs(Graphs):
         self, function: Callable[[], T], generators: Sequence[torch.Generator]
     ) -> tuple[Any, T]:
         """The graph of a function, and what it returned; device and stream are as before, then."""
-        here = torch.cuda.device(
-            self._device
-        )  # where memory of generators is made up to torch 2.12
-        with here, torch.cuda.stream(torch.cuda.current_stream(self._device)):
+        here = torch.cuda.current_stream(self._device)
+        # Up to torch 2.12 the memory of generators is made on the device that is chosen here.
+        with torch.cuda.device(self._device), torch.cuda.stream(here):
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             graph: Any = torch.cuda.CUDAGraph()
             for generator in generators:
@@ -258,7 +257,7 @@ class _CudaGraphs(Graphs):
         """
         pool, self._pool = self._pool, None
         if pool is not None:
-            with contextlib.suppress(RuntimeError):  # it has let go by itself
+            with contextlib.suppress(RuntimeError, AttributeError):  # it has let go by itself
                 torch._C._cuda_endAllocateToPool(self._device.index, pool)
         with contextlib.suppress(RuntimeError):  # the first error is the one to tell
             self._recorded(lambda: torch.zeros(1, device=self._device), generators)
