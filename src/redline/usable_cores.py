@@ -1,29 +1,55 @@
-"""How many cores this process may really use: by its affinity and by its control groups."""
+"""How many cores this process may really use: by affinity, control groups and other ranks here."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
 
 from redline.control_groups import MEMBERSHIP, MOUNT, own_groups
 
-__all__ = ["usable_cpus"]
+__all__ = ["ranks_here", "usable_cpus"]
+
+
+def ranks_here() -> int:
+    """How many ranks of this run share the machine, as torchrun says; 1 without it."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+        return 1
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def usable_cpus(cgroup: Path = MOUNT, membership: Path = MEMBERSHIP) -> int:
     """Cores by affinity and control groups, whichever allows fewer; at least 1.
 
+    Ranks of one run on one machine share its cores evenly. One that was pinned to cores of its own
+    has all of those.
+
     Args:
         cgroup: where control groups are mounted.
         membership: the kernel's list of this process's groups.
     """
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
     quotas = map(_quota, own_groups("cpu", cgroup, membership))
-    return max(1, min([count, *(math.ceil(quota) for quota in quotas if quota is not None)]))
+    limits = [math.ceil(quota) for quota in quotas if quota is not None]
+    ranks = ranks_here()
+    if ranks == 1:
+        return max(1, min([_own_cores(), *limits]))
+    shared = min([_cores_of_all_ranks(), *limits]) // ranks
+    return max(1, min(_own_cores(), shared))
+
+
+def _own_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cores_of_all_ranks() -> int:
+    """Those that torchrun may use, which may have given each rank fewer."""
+    if hasattr(os, "sched_getaffinity"):
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            return max(_own_cores(), len(os.sched_getaffinity(os.getppid())))
+    return _own_cores()
 
 
 def _quota(group: Path) -> float | None:

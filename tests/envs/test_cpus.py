@@ -36,6 +36,38 @@ def test_cores_are_counted_by_affinity_and_quota(
 
 
 @pytest.mark.parametrize(
+    ("own", "whole", "quota", "expected"),
+    [
+        (8, 8, "max", 2),
+        (8, 8, "600000", 1),  # 6 cores' time over 4 ranks
+        (3, 3, "max", 1),
+        (2, 8, "max", 2),  # torchrun gave each rank 2 of 8
+        (32, 64, "max", 16),  # two ranks on each half of the machine
+    ],
+)
+def test_ranks_on_one_machine_share_its_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    own: int,
+    whole: int,
+    quota: str,
+    expected: int,
+) -> None:
+    """FAULTS 25: each of 4 ranks counted 8 cores as its own, 32 threads in all."""
+    parent = os.getppid()
+    monkeypatch.setattr(
+        "os.sched_getaffinity", lambda pid: set(range(whole if pid == parent else own))
+    )
+    (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")  # alone it says nothing of ranks
+    alone = usable_cpus(tmp_path)
+    assert alone == min(own, 6 if quota != "max" else own)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("RANK", "5")
+    assert usable_cpus(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
     ("membership", "files", "expected"),
     [
         ("0::/a.slice/b.scope\n", {"a.slice/b.scope/cpu.max": "200000 100000"}, 2),

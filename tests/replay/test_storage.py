@@ -88,6 +88,20 @@ def test_a_buffer_that_cannot_fit_is_refused_at_the_start(
         Replay(ReplayConfig(capacity=1_000_000, storage="memmap", storage_dir=tmp_path), ATARI)
 
 
+def test_ranks_on_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAULTS 28: what one process was refused, two ranks took in two halves."""
+    config = ReplayConfig(capacity=1000)
+    needed = Replay(config, ATARI).nbytes
+    monkeypatch.setattr(storage_module, "available_memory", lambda: (2 * needed - 2, "a test"))
+    Replay(config, ATARI)
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(ConfigError, match="a test, for each of 2 ranks"):
+        Replay(config, ATARI)
+    monkeypatch.setattr(storage_module, "available_memory", lambda: (2 * needed, "a test"))
+    Replay(config, ATARI)
+
+
 def test_growth_beyond_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It named the frames to be added as the capacity, and advised that many less."""
     from tests.replay.streams import Stream

@@ -19,11 +19,14 @@ import torch
 
 import redline
 from redline.algos.diayn import DIAYN
+from redline.collect import SerialCollector
 from redline.devices import kind_of
+from redline.envs import EnvSettings
 from redline.errors import ClusterError, ConfigError, DeviceError, IncompatibleCheckpointError
 from redline.train.checkpoint.checkpoint import load_checkpoint
 from redline.train.presets import preset_config
 from redline.train.ranks import ALONE, Ranks, joined_ranks, learned_by
+from redline.train.runs import placing
 from redline.train.runs.execution import execute
 from redline.train.runs.given import Given
 from redline.train.settings import RunConfig
@@ -254,6 +257,19 @@ def test_what_ranks_cannot_do_is_refused() -> None:
         with pytest.raises(ConfigError, match="does not go with several ranks"):
             Ranks(0, 2).check(_config("ppo", **settings))
         ALONE.check(_config("ppo", **settings))
+
+
+def test_threads_are_for_a_ranks_part_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were chosen for the 256 rows of all ranks, of which each learns from 64."""
+    rows: list[float] = []
+    monkeypatch.setattr(
+        placing, "update_multiplications", lambda _, count: rows.append(count) or 0.0
+    )
+    config = _config("sac", batch_size=256, device="cpu")
+    with EnvSettings(env="Pendulum-v1").make(1) as env:
+        for ranks in (ALONE, Ranks(1, 4)):
+            placing.resolve_threads(config, env, SerialCollector, None, ranks)
+    assert rows == [256, 64]
 
 
 def test_auto_gives_each_rank_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

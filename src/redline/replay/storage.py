@@ -31,6 +31,7 @@ from redline.errors import ConfigError, DeviceError
 from redline.free_memory import available_memory
 from redline.replay.config import ReplayConfig
 from redline.replay.device_queue import DeviceQueue
+from redline.usable_cores import ranks_here
 
 ROWS_PER_END = 64  # rows of the ring for which there is one slot for the end of an episode at first
 # Not in Python's mmap module; the value is that of every Linux that PyTorch runs on.
@@ -345,6 +346,12 @@ def available_device_memory(device: torch.device) -> tuple[int, str] | None:
     return None if free is None else (free, f"free on {device}")
 
 
+def _memory_of_a_rank() -> tuple[int, str]:
+    """Free bytes for this process: ranks on one machine look before any of them fills its part."""
+    (free, source), ranks = available_memory(), ranks_here()
+    return (free, source) if ranks == 1 else (free // ranks, f"{source}, for each of {ranks} ranks")
+
+
 def available_disk(directory: Path) -> tuple[int, str]:
     """Free bytes on the disk that holds `directory`."""
     return shutil.disk_usage(directory).free, f"free on the disk of {directory}"
@@ -419,10 +426,10 @@ def _require_fits(plans: list[ArrayPlan], config: ReplayConfig, device: torch.de
             directory = directory.parent
         available, advice = available_disk(directory), ", or a storage_dir on a larger disk"
     elif config.storage == "device":
-        available = available_device_memory(device)
+        available = _memory_of_a_rank() if device.type == "cpu" else available_device_memory(device)
         advice = ", or storage='memory'"
     else:
-        available, advice = available_memory(), ", or storage='memmap'"
+        available, advice = _memory_of_a_rank(), ", or storage='memmap'"
     if config.frame_stack == 1:
         advice += ", or frame_stack=k if observations are stacks of k frames"
     require_fit(parts, config.capacity, available, advice)

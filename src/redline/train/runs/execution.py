@@ -167,7 +167,7 @@ def execute(
         cautions += said_of_bounds(algorithm.policy, fresh=fresh)
         closing.callback(average_gradients(algorithm, ranks))
         taken = _take_over(algorithm, began_with, config.run)
-        config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm)
+        config, threads_reason = resolve_threads(config, probe, collector_kind, algorithm, ranks)
         torch.set_num_threads(int(config.run.num_threads))
         config = ranks.eager(config)
         asked = config.run.accelerate
@@ -177,6 +177,7 @@ def execute(
         learning: dict[str, Any] = {}
         if issubclass(kind, OffPolicyAlgorithm):
             learning["replay"] = build_replay(local, probe, algorithm.policy, out, settings)
+            ranks.all_true(mine=True)  # all have seen what is free before one fills its part
             carried = began_with if "replay" in config.run.init_parts else None
             taken += _begin_replay(learning["replay"], carried, data, probe, algorithm.policy)
         if collector_kind.workers != "none":  # numbers its environments from 0 on each rank

@@ -12,6 +12,7 @@ from redline.devices import choose_device, require_device
 from redline.envs import VecEnv
 from redline.envs.cpus import threads_each
 from redline.errors import ConfigError
+from redline.train.ranks import ALONE, Ranks
 from redline.train.settings import DEVICE_SETTINGS, PLACING_SETTINGS, RunConfig, RunSettings
 from redline.train.threads import busy_cores, choose_threads, update_multiplications
 
@@ -109,9 +110,17 @@ def initial_threads(run: RunSettings, env: VecEnv, collector: type[Collector]) -
 
 
 def resolve_threads(
-    config: RunConfig, env: VecEnv, collector: type[Collector], algorithm: Any
+    config: RunConfig, env: VecEnv, collector: type[Collector], algorithm: Any, ranks: Ranks = ALONE
 ) -> tuple[RunConfig, str]:
-    """Put a number in place of `num_threads="auto"`; also one sentence why."""
+    """Put a number in place of `num_threads="auto"`; also one sentence why.
+
+    Args:
+        config: of the whole run.
+        env: some of its environments.
+        collector: what collects.
+        algorithm: whose updates the threads share.
+        ranks: each of which learns from its part of every batch.
+    """
     run, algo = config.run, config.algo
     if run.num_threads != "auto":
         return config, "as the settings say"
@@ -122,7 +131,8 @@ def resolve_threads(
         if rows is None:
             minibatches = getattr(algorithm, "num_minibatches", 1)
             rows = algo.num_envs * algo.rollout_length / minibatches
-        work = update_multiplications(algorithm, rows) if run.device == "cpu" else 0.0
+        own_rows = rows / ranks.size
+        work = update_multiplications(algorithm, own_rows) if run.device == "cpu" else 0.0
         cores = _learner_cores(run, collector)
         busy = busy_cores() if choose_threads(work, cores, 0.0) > 1 else 0.0
         threads = choose_threads(work, cores, busy)
