@@ -259,6 +259,18 @@ def test_what_ranks_cannot_do_is_refused() -> None:
         ALONE.check(_config("ppo", **settings))
 
 
+def test_ranks_do_not_begin_with_one_replay(tmp_path: Path) -> None:
+    """Each read the first rank's part, and all learned from the same transitions."""
+    config = _config("dqn", init_from=str(tmp_path), init_parts="weights,replay")
+    with pytest.raises(
+        ConfigError, match=r"init_parts=.* leave replay out: every rank would begin"
+    ):
+        Ranks(1, 2).check(config)
+    Ranks(1, 2).check(config, resumed=True)  # what began so in an earlier version goes on
+    Ranks(1, 2).check(config.replace(init_parts="weights"))
+    ALONE.check(config)
+
+
 def test_threads_are_for_a_ranks_part_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """They were chosen for the 256 rows of all ranks, of which each learns from 64."""
     rows: list[float] = []

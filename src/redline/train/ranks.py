@@ -92,8 +92,9 @@ class Ranks:
 
         Args:
             config: with the devices that "auto" stands for.
-            resumed: whether a run goes on. Up to version 0.2 one may have chosen a GPU's number
-                for environments, acting or evaluations; it keeps that.
+            resumed: whether a run goes on. It does not begin with another one's replay. Up to
+                version 0.2 one may have chosen a GPU's number for environments, acting or
+                evaluations; it keeps that.
 
         Raises:
             ConfigError: naming the setting.
@@ -101,8 +102,11 @@ class Ranks:
         if self.size == 1:
             return
         placed = {n: getattr(config.run, n) for n in (("device",) if resumed else DEVICE_SETTINGS)}
+        takes_replay = config.run.init_from is not None and "replay" in config.run.init_parts
         for name, wrong, instead in (
             ("data", config.run.data, "leave it out: every rank would draw the same rows"),
+            ("init_parts", takes_replay and not resumed, "leave replay out: every rank would begin "
+             "with the same transitions"),
             ("eval_async", config.run.eval_async, "evaluate in turn: leave it out"),
             ("target_kl", getattr(config.algo, "target_kl", None), "leave it out: each rank "
              "would stop at a moment of its own"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import redline
-from redline.errors import ConfigError, RunDirectoryError
+from redline.errors import ConfigError, IncompatibleCheckpointError, RunDirectoryError
 from redline.train.runs.run import Run
 from redline.train.runs.warm_start import _source_of, source_checkpoint
 
@@ -130,6 +130,27 @@ def test_statistics_begin_with_the_replay_that_was_taken(
         init_parts="normalizer,replay", normalize_obs=True, **OFF | {"total_env_steps": 33},
     )  # fmt: skip
     assert float(weights(kept)["normalizer.moments.0.count"]) == 64 + 33 + 33
+
+
+def test_a_replay_of_other_rewards_is_not_mixed_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Raw rewards lay beside signs of rewards in one ring, and nobody said so."""
+    first = redline.train("td3", env="Pendulum-v1", out=tmp_path / "a", quiet=True, **OFF)
+    capsys.readouterr()
+    settings = OFF | {"init_from": first.out, "init_parts": "weights,replay"}
+    with pytest.raises(
+        IncompatibleCheckpointError, match=r"holds rewards as they are.*Give clip_reward=False"
+    ):
+        redline.train(
+            "td3", env="Pendulum-v1", out=tmp_path / "b", clip_reward=True, quiet=True, **settings
+        )
+    assert not (tmp_path / "b").exists()
+    redline.train("td3", env="Pendulum-v1", out=tmp_path / "c", env_kwargs={"g": 5.0}, **settings)
+    said = capsys.readouterr().err
+    assert "replay begins with transitions of 'Pendulum-v1' (env_kwargs '{}'), whose" in said
+    redline.train("td3", env="Pendulum-v1", out=tmp_path / "d", **settings)
+    assert "replay begins with transitions" not in capsys.readouterr().err
 
 
 def test_statistics_of_other_numbers_are_not_taken_in_halves(

@@ -179,7 +179,9 @@ def execute(
             learning["replay"] = build_replay(local, probe, algorithm.policy, out, settings)
             ranks.all_true(mine=True)  # all have seen what is free before one fills its part
             carried = began_with if "replay" in config.run.init_parts else None
-            taken += _begin_replay(learning["replay"], carried, data, probe, algorithm.policy)
+            taken += _begin_replay(
+                learning["replay"], carried, data, probe, algorithm.policy, config
+            )
         if collector_kind.workers != "none":  # numbers its environments from 0 on each rank
             local = ranks.own_seed(local)
         acting = CapturedActing(
@@ -392,13 +394,19 @@ def _source(config: RunConfig, kind: type[Algorithm], given: Given) -> Checkpoin
 
 
 def _begin_replay(
-    replay: Replay, source: Checkpoint | None, data: RunData, probe: VecEnv, policy: Policy
+    replay: Replay,
+    source: Checkpoint | None,
+    data: RunData,
+    probe: VecEnv,
+    policy: Policy,
+    config: RunConfig,
 ) -> list[str]:
     """Begin with another run's transitions, or with recorded ones; what to say of it."""
+    taken = []
     if source is not None:
-        take_replay(replay, source)
+        taken = take_replay(replay, source, config, clips_reward=probe.clips_reward)
     said = data.fill(replay, probe, policy)
-    return said + (see_replay(policy, replay) if said or source is not None else [])
+    return taken + said + (see_replay(policy, replay) if said or source is not None else [])
 
 
 def _said_of_growth(replay: Replay | None) -> list[str]:

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from redline.algos.algorithm import Algorithm
-from redline.errors import ConfigError, RunDirectoryError
+from redline.envs.atari import is_atari
+from redline.errors import ConfigError, IncompatibleCheckpointError, RunDirectoryError
+from redline.plain_text import shown
 from redline.policies import Policy
 from redline.replay import Replay
 from redline.train.checkpoint.checkpoint import Checkpoint
 from redline.train.checkpoint.store import CheckpointStore
 from redline.train.loops.saved_progress import algorithm_state
 from redline.train.runs.files import CONFIG_FILE
+from redline.train.settings import RunConfig
 
 PARTS = ("weights", "normalizer", "replay")
 _NORMALIZER = "normalizer."
@@ -142,20 +145,65 @@ def _note_bare(
             taken.fitting.append(part)
 
 
-def take_replay(replay: Replay, checkpoint: Checkpoint) -> None:
+def take_replay(
+    replay: Replay, checkpoint: Checkpoint, config: RunConfig, *, clips_reward: bool
+) -> list[str]:
     """Begin with the other run's replay.
+
+    Args:
+        replay: of the new run.
+        checkpoint: of the other one.
+        config: of the new run.
+        clips_reward: whether its replay holds the signs of rewards.
+
+    Returns:
+        What to say of it.
 
     Raises:
         ConfigError: if that run has none.
-        IncompatibleCheckpointError: if it is of other spaces, environments or settings.
+        IncompatibleCheckpointError: if it is of other spaces or settings of replay, or of rewards
+            where this one holds their signs, or the other way round.
     """
     if checkpoint.replay is None:
         raise ConfigError(
             f"init_parts has replay, and {checkpoint.path} has none: on-policy algorithms keep "
             f"none. Leave it out."
         )
+    settings = checkpoint.run_files.get(CONFIG_FILE, {}).get("settings", {}).get("run", {})
+    _require_same_rewards(settings, checkpoint, clips_reward=clips_reward)
     replay.load(checkpoint.replay, of_another_run=True)
     replay.break_chain()
+    now = config.to_json()["run"]
+    env, env_kwargs = (settings.get(name, now[name]) for name in ("env", "env_kwargs"))
+    if (env, env_kwargs) == (now["env"], now["env_kwargs"]):
+        return []
+    return [
+        f"replay begins with transitions of {shown(env)} (env_kwargs {shown(env_kwargs)}), whose "
+        f"rewards and dynamics may be others"
+    ]
+
+
+def _require_same_rewards(
+    settings: Mapping[str, Any], checkpoint: Checkpoint, *, clips_reward: bool
+) -> None:
+    """Refuse rewards beside signs of rewards.
+
+    Args:
+        settings: of the other run; empty where its checkpoint does not say.
+        checkpoint: of that run, for the message.
+        clips_reward: whether this run has the signs.
+    """
+    if not settings:
+        return
+    asked = settings.get("clip_reward")
+    clipped = is_atari(settings.get("env")) if asked is None else bool(asked)
+    if clipped != clips_reward:
+        holds = "the signs of rewards" if clipped else "rewards as they are"
+        raise IncompatibleCheckpointError(
+            f"the replay of {checkpoint.path} holds {holds}, and clip_reward={clips_reward} here "
+            f"would put others beside them. Give clip_reward={clipped}, or leave replay out of "
+            f"init_parts."
+        )
 
 
 def see_replay(policy: Policy, replay: Replay) -> list[str]:
