@@ -347,7 +347,8 @@ class SaveBest:
     """Keep the best policy so far, for `redline eval --which best`, whatever `checkpoints` says.
 
     The score is the mean return of each evaluation; without evaluations that of recent training
-    episodes, looked at every `every_env_steps`.
+    episodes, looked at every `every_env_steps`. Scores of the two kinds are not compared: a run
+    that is resumed with the other kind begins anew.
 
     Args:
         every_env_steps: None: 1% of the run.
@@ -361,12 +362,17 @@ class SaveBest:
         self.every_env_steps = every_env_steps
         self.min_episodes = _covered("SaveBest", min_episodes)
         self.best: float | None = None
+        self.by_evaluation: bool | None = None  # None: an earlier version did not say
         self.looked_at = 0
 
     def on_start(self, state: RunState) -> None:
-        """Begin anew with a new run: the object may have served another one."""
+        """Begin anew with a new run, as the object may have served another, or another measure."""
+        by_evaluation = bool(state.config.run.eval_interval)
         if state.env_steps == 0:
             self.best, self.looked_at = None, 0
+        elif self.by_evaluation not in (None, by_evaluation):
+            self.best = None
+        self.by_evaluation = by_evaluation
 
     def on_evaluation(self, state: RunState) -> None:
         """Keep the policy if it did better than any before."""

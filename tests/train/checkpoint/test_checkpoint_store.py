@@ -306,3 +306,23 @@ def test_kill_between_any_two_system_calls_of_a_save(
         assert latest.state["w"].tolist() == [latest.step] * 3
         assert latest.step in ((30, 40) if not finished else (40,))
     assert n > 8
+
+
+def test_scores_of_different_things_are_not_compared(tmp_path: Path) -> None:
+    """5 of evaluations are more than 9 of training, and the other way round; unknown ones count."""
+
+    def store(score_of: str | None) -> CheckpointStore:
+        return CheckpointStore(tmp_path / "c", "best", score_of=score_of)
+
+    store(None).save(1, {}, {}, score=4.0)
+    store("training").save(2, {}, {}, score=3.0)
+    assert store("training").best_score == 4.0
+    store("training").save(3, {}, {}, score=9.0)
+    assert (store("training").best_score, store(None).best_score) == (9.0, 9.0)
+    assert store("evaluations").best_score == -float("inf")
+    store("evaluations").save(4, {}, {}, score=5.0)
+    assert store("evaluations").best_score == 5.0
+    store("training").save(5, {}, {}, score=None)
+    assert store("evaluations").best_score == 5.0
+    store("training").save(6, {}, {}, score=2.0)
+    assert store("training").best_score == 2.0

@@ -82,3 +82,24 @@ def test_training_returns_do_not_compete_with_evaluations(tmp_path: Path) -> Non
     assert again.checkpoint("best").step == EVERY
     without = redline.train("ppo", out=tmp_path / "other", **settings)
     assert without.checkpoint("best").step in (64, 128, 192, 256)
+
+
+@pytest.mark.parametrize("by_callback", [False, True])
+def test_evaluations_of_a_resumed_run_do_not_compete_with_training_returns(
+    by_callback: bool, tmp_path: Path
+) -> None:
+    """An episode of CartPole pays 8 or more; an evaluation that is cut after one step pays 1."""
+    saves = [redline.SaveBest(every_env_steps=64, min_episodes=1)] if by_callback else []
+    keeps: dict[str, Any] = {"checkpoints": "last" if by_callback else "best"}
+    run = redline.train(
+        "ppo", out=tmp_path / "run", total_env_steps=256, callbacks=saves, checkpoint_interval=64,
+        **keeps, **SMALL,
+    )  # fmt: skip
+    score = run.checkpoint("best").score
+    assert score is not None
+    assert score >= 8
+    again = redline.train(
+        resume=run.out, total_env_steps=512, callbacks=saves, quiet=True,
+        set={"eval_interval": 128, "eval_max_episode_steps": 1},
+    )  # fmt: skip
+    assert (again.checkpoint("best").score, again.checkpoint("best").step) == (1.0, 384)

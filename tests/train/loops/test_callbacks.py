@@ -194,6 +194,7 @@ def test_arguments_of_save_best_hold_and_its_progress_goes_on() -> None:
     CallbackCalls([resumed], state=None).load_state_dict(saved)  # type: ignore[arg-type]
     assert vars(resumed) == {
         "every_env_steps": 32, "min_episodes": 1, "best": 7.0, "looked_at": 128,
+        "by_evaluation": None,
     }  # fmt: skip
 
 

@@ -72,6 +72,7 @@ def save_checkpoint(
     *,
     metadata: Mapping[str, Any],
     score: float | None = None,
+    score_of: str | None = None,
     replay: Replay | None = None,
     previous: Path | None = None,
     run_files: Mapping[str, Any] | None = None,
@@ -84,6 +85,7 @@ def save_checkpoint(
         state: a tree of plain data, tensors and numpy arrays; see `encode_tree`.
         metadata: plain data only, readable without opening the state.
         score: higher is better.
+        score_of: what it is the mean of; one of something else says nothing of it.
         replay: saved beside the state, if there is one.
         previous: an earlier checkpoint, of whose replay the unchanged files are linked.
         run_files: plain data about the files beside the checkpoints; see `sealed_files`.
@@ -108,6 +110,8 @@ def save_checkpoint(
         "score": score if score is not None and math.isfinite(score) else None,
         "metadata": plain_metadata,
     }
+    if score_of is not None:
+        manifest["score_of"] = score_of
     text = json.dumps(plain).encode()
     _require_readable(plain, len(text))
     with atomic_directory(directory) as temporary:

@@ -64,6 +64,8 @@ class CheckpointStore:
         mode: as in the module's table.
         gap: env_steps between those that the gap modes keep.
         keep: how many of the newest ones last, last+gap and best keep.
+        score_of: what scores are the mean of, such as "evaluations". A best one whose score is of
+            something else loses to any other.
 
     Raises:
         ConfigError: if mode is unknown, or gap or keep is missing or not positive.
@@ -76,6 +78,7 @@ class CheckpointStore:
         *,
         gap: int | None = None,
         keep: int = 2,
+        score_of: str | None = None,
     ) -> None:
         if mode not in get_args(SnapshotMode):
             raise UnknownNameError(
@@ -89,7 +92,7 @@ class CheckpointStore:
         self.directory = Path(directory)
         self.mode = mode
         self._gap = gap
-        self._keep = keep
+        self._keep, self._score_of = keep, score_of
         self._cleaned = False
         self._left_behind: frozenset[Path] = frozenset()
 
@@ -152,6 +155,7 @@ class CheckpointStore:
             state,
             metadata=metadata,
             score=score,
+            score_of=None if score is None else self._score_of,
             replay=replay,
             previous=earlier[-1] if earlier else None,
             run_files=run_files,
@@ -188,7 +192,7 @@ class CheckpointStore:
         directory = self.directory / "best"
         old = [best for _, best in _scan(directory)]
         path = _free_path(directory, step)
-        save_checkpoint(path, step, state, metadata=metadata, score=score)
+        save_checkpoint(path, step, state, metadata=metadata, score=score, score_of=self._score_of)
         for best in old:
             remove_directory(best)
         return path
@@ -280,8 +284,11 @@ class CheckpointStore:
 
     @property
     def best_score(self) -> float | None:
-        """Of the checkpoint with the highest score; None if there is none, or it cannot be read."""
-        found = [_score(best) for _, best in _scan(self.directory / "best")]
+        """Of the checkpoint with the highest score; None if there is none.
+
+        Minus infinity if it cannot be read, or is of something else.
+        """
+        found = [self._score(best) for _, best in _scan(self.directory / "best")]
         return max(found, default=None)
 
     def _found(self) -> list[tuple[int, Path]]:
@@ -291,7 +298,7 @@ class CheckpointStore:
         manifest = read_manifest(path)
         score, directory = manifest["score"], self.directory / "best"
         old = [best for _, best in _scan(directory)]
-        if score is None or any(_score(best) >= score for best in old):
+        if score is None or any(self._score(best) >= score for best in old):
             return
         with atomic_directory(_free_path(directory, manifest["step"])) as temporary:
             for file in path.rglob("*"):
@@ -302,6 +309,17 @@ class CheckpointStore:
                     _link_or_copy(file, target)
         for best in old:
             remove_directory(best)
+
+    def _score(self, path: Path) -> float:
+        """The score of a best checkpoint; one that cannot be compared loses to any other."""
+        try:
+            manifest = read_manifest(path)
+        except CorruptCheckpointError:
+            return float("-inf")
+        score, of = manifest["score"], manifest.get("score_of")
+        # Earlier versions did not say what it is of; then it counts as it is.
+        is_other = None not in (of, self._score_of) and of != self._score_of
+        return float("-inf") if score is None or is_other else score
 
     def _remove_unwanted(self, step: int, newest: Path) -> None:
         found = [pair for pair in self._found() if pair[0] < step]
@@ -349,15 +367,6 @@ def _free_path(directory: Path, step: int) -> Path:
     taken = [_order(path)[1] for found, path in _scan(directory) if found == step]
     name = f"step_{step:012d}"
     return directory / (f"{name}-{max(taken) + 1}" if taken else name)
-
-
-def _score(path: Path) -> float:
-    """The score of a best checkpoint; one without a whole manifest loses to any other."""
-    try:
-        score = read_manifest(path)["score"]
-    except CorruptCheckpointError:
-        return float("-inf")
-    return float("-inf") if score is None else score
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

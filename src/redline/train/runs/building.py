@@ -343,7 +343,10 @@ def make_logger(config: RunConfig, out: Path, *, resumed: bool) -> ProgressLogge
 def make_store(config: RunConfig, out: Path, checkpoint: Checkpoint | None) -> CheckpointStore:
     """Keeps the run's checkpoints; `checkpoint` is the one that it goes on from."""
     store = CheckpointStore(
-        out / "checkpoints", mode=config.run.checkpoints, gap=config.run.checkpoint_gap
+        out / "checkpoints",
+        mode=config.run.checkpoints,
+        gap=config.run.checkpoint_gap,
+        score_of="evaluations" if config.run.eval_interval else "training episodes",
     )
     if checkpoint is not None:
         store.go_on_from(checkpoint.path)
