@@ -212,6 +212,8 @@ def _covered(name: str, min_episodes: int) -> int:
 class StopAtReturn:
     """Stop the run as soon as the mean return of recent training episodes reaches a threshold.
 
+    Episodes of every value of a `Curriculum` count; to stop at its last value, go by evaluations.
+
     Args:
         threshold: mean return of the last 100 episodes.
         min_episodes: episodes that the mean must cover, from 1 to 100.
@@ -233,6 +235,8 @@ class StopAtReturn:
 
 class Curriculum:
     """Set an attribute of the environments to one value after the other.
+
+    Evaluations keep the value that their environments were made with.
 
     A resumed run may have other arguments: it goes on in the stage where it was, or in the last one
     if there are fewer.
@@ -348,7 +352,8 @@ class SaveBest:
 
     The score is the mean return of each evaluation; without evaluations that of recent training
     episodes, looked at every `every_env_steps`. Scores of the two kinds are not compared: a run
-    that is resumed with the other kind begins anew.
+    that is resumed with the other kind begins anew. Beside a `Curriculum` have evaluations:
+    training episodes count whatever value they had.
 
     Args:
         every_env_steps: None: 1% of the run.

@@ -69,6 +69,14 @@ def test_the_best_one_is_that_which_was_evaluated(
     best_is_what_was_evaluated(redline.train(resume=run.out, **more))
 
 
+def test_a_run_with_save_best_is_not_said_to_be_without_it(tmp_path: Path) -> None:
+    """Fewer episodes than `min_episodes` had ended, and the advice was to train without it."""
+    saves = [redline.SaveBest(min_episodes=100)]
+    run = redline.train("ppo", out=tmp_path / "run", total_env_steps=64, callbacks=saves, **SMALL)
+    with pytest.raises(CheckpointError, match="no best checkpoint yet: SaveBest marks one once"):
+        run.checkpoint("best")
+
+
 def test_training_returns_do_not_compete_with_evaluations(tmp_path: Path) -> None:
     """The mean of the first, lucky episodes was a score that no evaluation could beat."""
     settings = SMALL | {"checkpoints": "best", "checkpoint_interval": 64, "total_env_steps": 256}

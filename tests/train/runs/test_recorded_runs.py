@@ -360,6 +360,7 @@ def test_stacks_begin_with_data_that_lack_last_observations(tmp_path: Path) -> N
         ("bc", {"data": "gone.npz"}, "no such file"),
         ("bc", {"data": "x.npz", "collector": "workers"}, "nothing to collect"),
         ("bc", {"stop_at_return": 400.0}, "stop_at_return=400.0 has no effect"),
+        ("bc", {"checkpoints": "best", "eval_interval": 0}, "checkpoints='best' has no effect"),
         ("bc", {"reset_mode": "wait"}, "reset_mode='wait' has no effect"),
         ("bc", {"policy_device": "cpu"}, "policy_device='cpu' has no effect"),
         ("sac", {"data": {"observations": 1}}, "has no actions"),

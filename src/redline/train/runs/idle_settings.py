@@ -136,6 +136,12 @@ def refuse_idle_settings(
                 f"{name}={values[name]!r} has no effect in this run: {config.algorithm} learns "
                 f"from recorded episodes, and collects none. Leave {name} out."
             )
+        if algorithm.learns_from_data and _is_never_scored(name, config):
+            raise ConfigError(
+                f"checkpoints='best' has no effect in this run: {config.algorithm} learns from "
+                f"recorded episodes, so none says how good it is. Evaluate it, as with "
+                f"--eval-interval 1000, or leave checkpoints out."
+            )
         problem = _idle_placement(name, config, collector, backend) or next(
             (_unmet(each, values) for each in _conditions(config, name) if not _met(each, values)),
             None,
@@ -145,6 +151,13 @@ def refuse_idle_settings(
                 f"{name}={values[name]!r} has no effect in this run: it belongs to {problem}, or "
                 f"leave {name} out."
             )
+
+
+def _is_never_scored(name: str, config: RunConfig) -> bool:
+    """Whether the best checkpoint is asked for where no episode is ever played."""
+    return (
+        name == "checkpoints" and config.run.checkpoints == "best" and not config.run.eval_interval
+    )
 
 
 def _all_values(config: RunConfig) -> dict[str, Any]:

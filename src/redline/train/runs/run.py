@@ -170,6 +170,13 @@ class Run:
                     f"latest one, or train longer: redline train --resume {self.out} "
                     f"--total-env-steps N"
                 )
+            if any(place.endswith(":SaveBest") for place in self.config.run.callbacks):
+                return (
+                    f"{self.out} has no best checkpoint yet: SaveBest marks one once an evaluation "
+                    f"has ended, or without eval_interval its min_episodes training episodes. Use "
+                    f"the latest one, or train longer: redline train --resume {self.out} "
+                    f"--total-env-steps N"
+                )
             return (
                 f"{self.out} has no best checkpoint: it was trained with checkpoints="
                 f"{self.config.run.checkpoints!r} and without the callback SaveBest, so none was "
