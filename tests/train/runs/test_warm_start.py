@@ -138,7 +138,10 @@ def test_a_replay_of_other_rewards_is_not_mixed_in(
     """Raw rewards lay beside signs of rewards in one ring, and nobody said so."""
     first = redline.train("td3", env="Pendulum-v1", out=tmp_path / "a", quiet=True, **OFF)
     capsys.readouterr()
-    settings = OFF | {"init_from": first.out, "init_parts": "weights,replay"}
+    settings: dict[str, Any] = OFF | {
+        "init_from": first.out,
+        "init_parts": "weights,replay",
+    }
     with pytest.raises(
         IncompatibleCheckpointError, match=r"holds rewards as they are.*Give clip_reward=False"
     ):
