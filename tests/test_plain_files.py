@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -13,7 +14,13 @@ import pytest
 
 from redline import plain_files
 from redline.errors import RunDirectoryError
-from redline.plain_files import lock_within, read_json, read_plain, refuse_special_files
+from redline.plain_files import (
+    lock_within,
+    read_json,
+    read_plain,
+    refuse_special_files,
+    without_locks,
+)
 
 
 def a_link(path: Path) -> None:
@@ -203,3 +210,25 @@ def test_who_has_no_patience_attempts_once(locking: Locking) -> None:
     with pytest.raises(BlockingIOError):
         lock_within(3, 0.0)
     assert locking.attempts == 1
+
+
+def test_a_file_system_without_locks_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of its answers counted as "held by another process", to the end of the patience."""
+    attempts: list[int] = []
+
+    def refuse(descriptor: int, how: int) -> None:
+        del how
+        attempts.append(descriptor)
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="Function not implemented") as caught:
+        lock_within(3, 3600.0)
+    assert attempts == [3]
+    assert without_locks(Path("/x/run"), caught.value) == (
+        "/x/run cannot be locked (Function not implemented), so nothing keeps two processes apart "
+        "there: mount its file system with locks (Lustre with `flock`, NFS with its lock "
+        "service), or give another --out."
+    )

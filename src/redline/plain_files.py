@@ -9,7 +9,7 @@ through this file:
 - `read_plain` and `read_json` open one file without following a link and without waiting, check
   that it is a regular file, and refuse it if it is larger than what may be read.
 - `directory_handle` opens a directory without following a link, for names relative to it.
-- `lock_within` takes a lock, or waits for it.
+- `lock_within` takes a lock, or waits for it; `without_locks` says where there are none.
 """
 
 from __future__ import annotations
@@ -225,7 +225,8 @@ def lock_within(descriptor: int, patience_s: float) -> None:
         patience_s: how long to wait.
 
     Raises:
-        OSError: if it is held for longer.
+        BlockingIOError: if it is held for longer.
+        OSError: at once, if the file system has no locks; see `without_locks`.
     """
     deadline_s = time.monotonic() + patience_s
     while True:
@@ -233,9 +234,24 @@ def lock_within(descriptor: int, patience_s: float) -> None:
         is_late = time.monotonic() >= deadline_s
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             if is_late:
                 raise
             time.sleep(min(0.1, patience_s / 50))
         else:
             return
+
+
+def without_locks(path: Path, error: OSError, otherwise: str = "give another --out") -> str:
+    """What to say of a file system that refuses a lock, as Lustre does without `flock`.
+
+    Args:
+        path: that was to be locked.
+        error: of the attempt.
+        otherwise: what helps besides another mount.
+    """
+    return (
+        f"{path} cannot be locked ({error.strerror or error}), so nothing keeps two processes "
+        f"apart there: mount its file system with locks (Lustre with `flock`, NFS with its lock "
+        f"service), or {otherwise}."
+    )

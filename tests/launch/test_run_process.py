@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from redline.errors import ConfigError
-from redline.launch.run_process import _config_of, _confirmed, _trained
+from redline.launch import run_process
+from redline.launch.run_process import _config_of, _confirmed, _trained, main, write_order
 from redline.train.runs.outside_settings import require_confirmed
 
 
@@ -72,3 +75,29 @@ def test_a_folder_begun_earlier_is_finished_as_it_was_begun(
     assert result["env_steps"] == 100
     written = json.loads((tmp_path / "config.json").read_text())["run"]
     assert {name: written[name] for name in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.ENOLCK, "No locks available"), r"cannot be locked \(No locks available\)"),
+        (BlockingIOError(errno.EAGAIN, "busy"), "still in use by a process of an earlier launcher"),
+    ],
+)
+def test_a_run_that_cannot_be_locked_says_so_in_its_outcome(
+    error: OSError, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep showed the error that an earlier attempt had left there."""
+
+    def refuse(descriptor: int, patience_s: float) -> None:
+        raise error
+
+    monkeypatch.setattr(run_process, "lock_within", refuse)
+    write_order(tmp_path, _order())
+    outcome = tmp_path / "outcome.json"
+    outcome.write_text(json.dumps({"key": "k", "error": "ValueError: an earlier one"}))
+    assert main([str(tmp_path)]) == 1
+    assert re.search(said, json.loads(outcome.read_text())["error"])
+    outcome.write_text(json.dumps({"key": "k", "result": {"return_mean": 1.0}}))
+    assert main([str(tmp_path)]) == 0  # whoever holds the run has finished it
+    assert json.loads(outcome.read_text())["result"] == {"return_mean": 1.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import sqlite3
 from pathlib import Path
@@ -201,3 +203,22 @@ def test_there_is_one_launcher(tmp_path: Path) -> None:
         with pytest.raises(SweepStateError, match="has a launcher at work"), LauncherLock(tmp_path):
             pass
     assert not state_module.launcher_is_alive(tmp_path)
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher was at work there already, and for ever."""
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    said = r"\.launcher\.lock cannot be locked \(Function not implemented\).* or "
+    with (
+        pytest.raises(SweepStateError, match=f"{said}give another --out"),
+        LauncherLock(tmp_path),
+    ):
+        pass
+    with pytest.raises(SweepStateError, match=f"{said}look from another machine"):
+        state_module.launcher_is_alive(tmp_path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import functools
 import json
 import os
@@ -471,6 +473,23 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SweepStateError, match=r"file/x cannot be written .*Not a directory"):
         tune(PLAN, out=tmp_path / "file" / "x", places=lambda launch: Played())
+
+
+def test_a_file_system_without_locks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search went on without its lock, and waited a minute for each trial."""
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    said = r"\.lock cannot be locked \(No locks available\).* or give another --out"
+    with pytest.raises(SweepStateError, match=said):
+        tune(PLAN, out=tmp_path, places=lambda launch: Played())
+    assert not list((tmp_path / "tuners").iterdir())
+    with pytest.raises(SweepStateError, match="cannot be locked"):
+        locks.is_held(Path(__file__))
 
 
 def test_a_damaged_database_is_named(tmp_path: Path) -> None:

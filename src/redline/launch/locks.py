@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 from pathlib import Path
 
-from redline.plain_files import lock_within
+from redline.errors import SweepStateError
+from redline.plain_files import lock_within, without_locks
 
 _PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """A folder may be a stranger's: no link is followed, and no fifo waited for."""
@@ -25,29 +25,37 @@ def take(path: Path, patience_s: float = 1.0) -> int | None:
 
     Raises:
         OSError: if the file cannot be made.
+        SweepStateError: if its file system has no locks.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _PLAIN, 0o644)
     try:
         lock_within(descriptor, patience_s)
-    except OSError:
+    except BlockingIOError:
         os.close(descriptor)
         return None
+    except OSError as error:
+        os.close(descriptor)
+        raise SweepStateError(without_locks(path, error)) from error
     return descriptor
 
 
 def is_held(path: Path) -> bool:
-    """Whether another process holds a file; without one nobody does."""
-    descriptor = -1
+    """Whether another process holds a file; without one nobody does.
+
+    Raises:
+        SweepStateError: if its file system has no locks, so that nobody knows.
+    """
     try:
         # Only to read: another user's folder may be looked at, too.
         descriptor = os.open(path, os.O_RDONLY | _PLAIN)
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
     except OSError:
-        return descriptor >= 0
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        raise SweepStateError(without_locks(path, error, "look from another machine")) from error
     finally:
-        if descriptor >= 0:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        os.close(descriptor)
     return False

@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redline.plain_files import lock_within, open_plain, read_json, read_row
+from redline.errors import RunDirectoryError
+from redline.plain_files import lock_within, open_plain, read_json, read_row, without_locks
 
 ORDER, OUTCOME = "order.json", "outcome.json"
 _TAIL_BYTES = 2**14
@@ -44,7 +45,13 @@ def main(arguments: list[str] | None = None) -> int:
         os.sched_setaffinity(0, order["cores"])
     if parsed.watch is not None:
         stop_with_launcher(parsed.watch)
-    lock = _wait_for_predecessor(parsed.run_dir)
+    try:
+        lock = _wait_for_predecessor(parsed.run_dir)
+    except OSError as error:
+        if finished_result(parsed.run_dir, order["key"]) is not None:
+            return 0  # the process before has finished, and takes long to end
+        _write_failure(parsed.run_dir, order, error)  # what stands there is of an earlier attempt
+        return 1
     try:
         return _carried_out(parsed.run_dir, order)
     finally:
@@ -69,10 +76,25 @@ def stop_with_launcher(descriptor: int, grace_s: float = GRACE_S) -> None:
 
 
 def _wait_for_predecessor(run_dir: Path) -> int:
-    """Hold the run for this process alone, once the one before has ended."""
+    """Hold the run for this process alone, once the one before has ended.
+
+    Raises:
+        RunDirectoryError: if that takes too long, or if the file system has no locks.
+        OSError: if the lock cannot be made.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(run_dir / _LOCK, flags, 0o644)
-    lock_within(descriptor, _PREDECESSOR_S)
+    try:
+        lock_within(descriptor, _PREDECESSOR_S)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise RunDirectoryError(
+            f"{run_dir} is still in use by a process of an earlier launcher after "
+            f"{_PREDECESSOR_S:g} s. End that process, then resume."
+        ) from error
+    except OSError as error:
+        os.close(descriptor)
+        raise RunDirectoryError(without_locks(run_dir, error)) from error
     return descriptor
 
 
@@ -85,15 +107,21 @@ def _carried_out(run_dir: Path, order: Mapping[str, Any]) -> int:
         outcome.unlink(missing_ok=True)
         code, result = _trained(run_dir, order)
     except BaseException as error:
-        said = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        _write(outcome, {"key": order["key"], **said})
+        _write_failure(run_dir, order, error)
         if not isinstance(error, Exception):
             raise
-        sys.stderr.write(said["traceback"])
         return 1
     if result is not None:
         _write(outcome, {"key": order["key"], "result": result})
     return code
+
+
+def _write_failure(run_dir: Path, order: Mapping[str, Any], error: BaseException) -> None:
+    """Write down what an attempt raised; an exception goes into the log, too."""
+    said = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+    _write(run_dir / OUTCOME, {"key": order["key"], **said})
+    if isinstance(error, Exception):
+        sys.stderr.write(said["traceback"])
 
 
 def _trained(run_dir: Path, order: Mapping[str, Any]) -> tuple[int, dict[str, Any] | None]:

@@ -457,7 +457,8 @@ class LauncherLock:
         folder: of the sweep.
 
     Raises:
-        SweepStateError: on entering, if another launcher is at work there.
+        SweepStateError: on entering, if another launcher is at work there, or if the folder cannot
+            be written or locked.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -469,6 +470,8 @@ class LauncherLock:
             self._folder.mkdir(parents=True, exist_ok=True)
             # A little patience: `sweep status` holds it for a moment when it looks.
             self._descriptor = locks.take(self._folder / _LOCK)
+        except SweepStateError:
+            raise  # there are no locks
         except OSError as error:
             raise SweepStateError(
                 f"{self._folder} cannot be written ({error.strerror}). Give a folder you may "

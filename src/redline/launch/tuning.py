@@ -185,6 +185,9 @@ def _tuner(folder: Path) -> Iterator[str]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = locks.take(path)
+    except SweepStateError:
+        path.unlink(missing_ok=True)
+        raise  # there are no locks
     except OSError as error:
         raise SweepStateError(
             f"{folder} cannot be written ({error.strerror}). Give a folder you may write to as "

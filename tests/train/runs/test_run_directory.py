@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import threading
 from pathlib import Path
 
@@ -150,3 +152,18 @@ def test_a_look_at_the_lock_does_not_keep_a_run_from_starting(tmp_path: Path) ->
         with RunLock(tmp_path):
             assert is_running(tmp_path)
     assert not is_running(tmp_path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK])
+def test_a_file_system_without_locks_is_named(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was "in use by another process", which nobody could find."""
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    said = rf"cannot be locked \({os.strerror(number)}\).* or give another --out"
+    with pytest.raises(RunDirectoryError, match=said), RunLock(tmp_path):
+        pass

@@ -22,7 +22,12 @@ from types import TracebackType
 from typing import Any
 
 from redline.errors import ConfigError, RunDirectoryError
-from redline.plain_files import lock_within, read_json, refuse_special_files
+from redline.plain_files import (
+    lock_within,
+    read_json,
+    refuse_special_files,
+    without_locks,
+)
 from redline.plain_text import shortened
 from redline.train.runs.files import CONFIG_FILE, LOCK_FILE
 from redline.train.runs.sealed_files import require_own_hash
@@ -219,7 +224,7 @@ class RunLock:
     """Holds a run directory for one process; the system releases it however that one ends.
 
     Raises:
-        RunDirectoryError: if another process holds it, or it cannot be written.
+        RunDirectoryError: if another process holds it, or it cannot be written or locked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -238,12 +243,15 @@ class RunLock:
             ) from error
         try:
             lock_within(descriptor, _LOOKED_AT_S)  # `redline runs` may be looking at it
-        except OSError as error:
+        except BlockingIOError as error:
             os.close(descriptor)
             raise RunDirectoryError(
                 f"{self._path} is in use by another process. Wait until that run has ended, or "
                 f"give another --out."
             ) from error
+        except OSError as error:
+            os.close(descriptor)
+            raise RunDirectoryError(without_locks(self._path, error)) from error
         self._descriptor = descriptor
         return self
 
