@@ -115,9 +115,31 @@ def test_the_memory_of_each_group_above_this_process_counts(
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux only")
 def test_memory_of_a_session_is_measured() -> None:
-    held = slots_module.held_bytes(os.getsid(0))
-    assert held > 10 * 2**20
-    assert slots_module.held_bytes(-1) == 0
+    held = slots_module.held_bytes([os.getsid(0), -1])
+    assert held[os.getsid(0)] > 10 * 2**20
+    assert held[-1] == 0
+
+
+def test_the_table_of_processes_is_read_once_for_all_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 64 limited runs each look opened the files of each process 64 times."""
+    for pid, session, kib in ((10, 10, 3), (11, 10, 4), (20, 20, 5), (30, 30, 6)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (b) c) S 1 {pid} {session} 0 -1")
+        (tmp_path / str(pid) / "smaps_rollup").write_text(f"Rss: 99 kB\nPss: {kib} kB\n")
+    opened: list[str] = []
+    read_text = Path.read_text
+
+    def reading(path: Path) -> str:
+        opened.append(str(path.relative_to(tmp_path)))
+        return read_text(path)
+
+    monkeypatch.setattr(Path, "read_text", reading)
+    held = slots_module.held_bytes([10, 20, 40], tmp_path)
+    assert held == {10: 7 * 1024, 20: 5 * 1024, 40: 0}
+    stats = [f"{pid}/stat" for pid in (10, 11, 20, 30)]
+    assert sorted(opened) == sorted([*stats, *(f"{p}/smaps_rollup" for p in (10, 11, 20))])
 
 
 def test_more_slots_than_memory_holds_are_refused(eight_cores: Path) -> None:

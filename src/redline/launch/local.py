@@ -121,8 +121,9 @@ class LocalSlots:
         if not limited or now - self._looked_s < _MEMORY_CHECK_S:
             return
         self._looked_s = now
+        all_held = held_bytes([running.process.pid for running in limited])
         for running in limited:
-            held, limit = held_bytes(running.process.pid), running.slot.memory_bytes or 0
+            held, limit = all_held[running.process.pid], running.slot.memory_bytes or 0
             if held > limit:
                 running.too_much = (
                     f"the run held {held / 2**30:.2f} GiB, more than memory_gb="

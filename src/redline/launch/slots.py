@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,23 +154,25 @@ def usable_memory_bytes(cgroup: Path = MOUNT, membership: Path = MEMBERSHIP) -> 
     return min(found) if found else None
 
 
-def held_bytes(session: int, proc: Path = Path("/proc")) -> int:
-    """Resident memory of all processes of a session, shared pages counted by share (Linux).
+def held_bytes(sessions: Collection[int], proc: Path = Path("/proc")) -> dict[int, int]:
+    """Resident memory of all processes of some sessions, shared pages counted by share (Linux).
+
+    The table of processes is read once for all of them: it may have thousands.
 
     Args:
-        session: number of the session, which is that of the process that leads it.
+        sessions: number of each, which is that of the process that leads it.
         proc: the kernel's table of processes.
 
     Returns:
-        0 where the system does not say.
+        Session -> bytes; 0 where the system does not say.
     """
-    total = 0
+    total = dict.fromkeys(sessions, 0)
     for entry in proc.glob("[0-9]*"):
         try:
             # After the name in parentheses: state, parent, group, session; see proc(5).
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
-                total += _proportional_bytes(entry)
+            session = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+            if session in total:
+                total[session] += _proportional_bytes(entry)
         except (OSError, ValueError, IndexError):
             continue  # it has ended meanwhile
     return total
