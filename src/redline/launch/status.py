@@ -154,17 +154,25 @@ def _number(value: Any) -> Any:
 def _time_left_s(
     rows: list[QueuedRun], runs: list[RunStatus], counts: dict[str, int]
 ) -> float | None:
-    took = [
-        row.ended_s - row.started_s
-        for row in rows
-        if row.state == "done" and row.ended_s is not None and row.started_s is not None
-    ]
+    took = [each for row in rows if row.state == "done" and (each := _took_s(row)) is not None]
     lanes = max(1, counts["running"])
     running = [run.time_left_s for run in runs if run.time_left_s is not None]
     if counts["queued"] and not took:
         return None
     mean_s = sum(took) / len(took) if took else 0.0
     return (sum(running) + counts["queued"] * mean_s) / lanes
+
+
+def _took_s(row: QueuedRun) -> float | None:
+    """Seconds that a run took, over all its attempts.
+
+    Those that the database noted begin with the last attempt, or with the moment in which a
+    launcher found the run complete, and are a clock's that may be set.
+    """
+    trained_s = _number(row.result.get("wall_time_s"))
+    if trained_s is None and row.ended_s is not None and row.started_s is not None:
+        trained_s = _number(row.ended_s - row.started_s)
+    return None if trained_s is None else max(0.0, trained_s)
 
 
 def table(status: Status) -> Any:
