@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from redline.errors import RunDirectoryError
-from redline.plain_files import directory_handle, open_plain, refuse_special_files
+from redline.plain_files import directory_handle, refuse_special_files
+from redline.train.progress.growing_table import GrowingTable
 from redline.train.progress.operation_shares import PREFIX
 from redline.train.runs.files import CONFIG_FILE, HISTORY_FILE, PROGRESS_FILE
 from redline.train.runs.summary import RunSummary, find_runs, is_running, summarize_run
 
-_CHECKED_BYTES = 256  # before the place where reading goes on: are they still those that were read?
-_LARGEST_CSV = 2**30  # bytes taken in at once; a row has some hundreds
 _VIDEO_SUFFIXES = (".mp4", ".gif")
 
 Points = list[tuple[float, float]]
@@ -138,7 +137,7 @@ class RunReader:
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         refuse_special_files(path)
         self._path, self._clock = path, clock
-        self._rows = _Rows(path / PROGRESS_FILE)
+        self._rows = _Rows(GrowingTable(path / PROGRESS_FILE))
 
     def read(self) -> RunView:
         """The run as it now is.
@@ -170,9 +169,9 @@ class RunReader:
 
 @dataclass(slots=True)
 class _Rows:
-    """What is kept of the rows of progress.csv, and how far the file has been read."""
+    """What is kept of the rows of progress.csv."""
 
-    path: Path
+    table: GrowingTable
     returns: Points = field(default_factory=list)
     evaluations: Points = field(default_factory=list)
     newest: dict[str, float] = field(default_factory=dict)
@@ -180,34 +179,16 @@ class _Rows:
     _columns: list[str] = field(default_factory=list)
     _shares_s: dict[str, float] = field(default_factory=dict)
     _last_wall_time_s: float = 0.0
-    _position: int = 0
-    _read_last: bytes = b""
 
     def read(self) -> float | None:
         """Take in the rows that are new; the time of the file's last change, None without one."""
-        try:
-            descriptor = open_plain(self.path)
-        except OSError:
-            self._begin_anew()
-            return None
-        with open(descriptor, "rb") as file:
-            file.seek(max(0, self._position - len(self._read_last)))
-            if file.read(len(self._read_last)) != self._read_last:
-                # Cut by a resume, or written again with further columns.
-                self._begin_anew()
-                file.seek(0)
-            data = file.read(_LARGEST_CSV)
-            changed_s = os.fstat(descriptor).st_mtime
-        whole = data[: data.rfind(b"\n") + 1]  # the rest is still being written
-        self._position += len(whole)
-        self._read_last = (self._read_last + whole)[-_CHECKED_BYTES:]
-        for line in whole.decode(errors="replace").split("\n")[:-1]:
-            self._take(line.rstrip("\r").split(","))  # names hold no commas: nothing is quoted
-        return changed_s
-
-    def _begin_anew(self) -> None:
-        path = self.path
-        self.__init__(path)
+        is_anew, lines = self.table.read()
+        if is_anew:
+            table = self.table
+            self.__init__(table)
+        for cells in lines:
+            self._take(cells)
+        return self.table.changed_s
 
     def _take(self, cells: list[str]) -> None:
         if not self._columns:
