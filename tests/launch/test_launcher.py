@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from redline.errors import SweepStateError
 from redline.launch.launcher import launch
 from redline.launch.run_process import stop_with_launcher
 from redline.launch.state import NewRun, Outcome, SweepState
@@ -23,12 +26,16 @@ class Played:
         self.running: dict[int, str] = {}
         self.order: list[str] = []
         self.grace_s = 0.0
+        self.refused: dict[str, list[int]] = {}  # run -> errors of its next starts
 
     def free(self) -> str | None:
         return "a slot" if len(self.running) < self.size else None
 
     def start(self, run_id: int, run_dir: Path, order: Mapping[str, Any], place: str) -> None:
         del order, place
+        if errors := self.refused.get(run_dir.name):
+            number = errors.pop(0)
+            raise OSError(number, os.strerror(number), "order.json")
         self.running[run_id] = run_dir.name
         self.order.append(run_dir.name)
 
@@ -119,4 +126,49 @@ def test_an_error_of_the_launcher_stops_its_runs(state: SweepState) -> None:
     with pytest.raises(RuntimeError, match="the watch broke"):
         launch(state, places, watch=broken, poll_s=0.0)
     assert places.running == {}
+    assert state.counts()["queued"] == 4
+
+
+def test_a_run_that_cannot_be_started_holds_nobody_up_and_is_retried(state: SweepState) -> None:
+    """Its error ended the launcher, and with it all other runs."""
+    places = Played(2)
+    places.refused = {"run0": [errno.EACCES], "run1": [errno.EACCES] * 2}
+    lines: list[str] = []
+    launch(state, places, retries=1, say=lines.append, poll_s=0.0)
+    assert places.order == ["run2", "run3", "run0"]
+    assert [run.state for run in state.runs()] == ["done", "failed", "done", "done"]
+    said = "could not be started: [Errno 13] Permission denied: 'order.json'"
+    assert [attempt["error"] for attempt in state.attempts(2)] == [said, said]
+    assert sum(said in line for line in lines) == 3
+
+
+def test_a_machine_without_room_for_a_process_is_asked_again_when_a_run_has_ended(
+    state: SweepState,
+) -> None:
+    places = Played(2)
+    places.refused = {"run1": [errno.EAGAIN]}
+    launch(state, places, poll_s=0.0)
+    assert places.order == ["run0", "run1", "run2", "run3"]
+    assert [run.state for run in state.runs()] == ["done"] * 4
+    assert [run.failures for run in state.runs()] == [0] * 4
+    assert len(state.attempts(2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        ({"run0": [errno.EAGAIN]}, "could not be started: .* end what holds them, then go on with"),
+        ({"run1": [errno.ENOSPC]}, r"runs/run1: no room on the disk .* then go on with"),
+        ({"run1": [errno.EDQUOT]}, r"runs/run1: no room on the disk .* then go on with"),
+    ],
+)
+def test_where_no_run_can_be_started_the_sweep_says_how_to_go_on(
+    refused: dict[str, list[int]], said: str, state: SweepState
+) -> None:
+    places = Played(2)
+    places.refused = refused
+    with pytest.raises(SweepStateError, match=f"{said}: redline sweep --resume"):
+        launch(state, places, poll_s=0.0)
+    assert places.running == {}
+    assert state.requeue() == 1  # the one that was not started
     assert state.counts()["queued"] == 4

@@ -492,6 +492,63 @@ def test_a_file_system_without_locks_is_named(
         locks.is_held(Path(__file__))
 
 
+class Refusing(Played):
+    """Places on which some starts fail: of the n-th start, with this error."""
+
+    def __init__(self, errors: Mapping[int, int]) -> None:
+        super().__init__()
+        self._errors, self._starts = errors, 0
+
+    def free(self) -> str | None:
+        return "a slot" if len(self.running) < 2 else None
+
+    def start(self, run_id: int, run_dir: Path, order: Mapping[str, Any], place: str) -> None:
+        self._starts += 1
+        if number := self._errors.get(self._starts):
+            raise OSError(number, os.strerror(number))
+        super().start(run_id, run_dir, order, place)
+
+
+def test_a_trial_that_cannot_be_started_fails_and_the_others_go_on(tmp_path: Path) -> None:
+    """Its error ended the search, with a bare traceback."""
+    lines: list[str] = []
+    places = Refusing({1: errno.EACCES})
+    plan = {**PLAN, "trials": 3, "pruner": "none"}
+    found = tune(plan, out=tmp_path, places=lambda launch: places, say=lines.append)
+    assert found.counts == {"fail": 1, "complete": 2}
+    assert lines[0] == "trial 0: failed (could not be started: [Errno 13] Permission denied)"
+
+
+def test_a_trial_without_room_for_its_process_is_tried_again(tmp_path: Path) -> None:
+    places = Refusing({2: errno.EAGAIN})
+    plan = {**PLAN, "trials": 3, "pruner": "none"}
+    assert tune(plan, out=tmp_path, places=lambda launch: places).counts == {"complete": 3}
+    assert places.started == ["trial-0000", "trial-0001", "trial-0002"]
+
+
+def test_a_search_that_can_start_nothing_says_how_to_go_on(tmp_path: Path) -> None:
+    with pytest.raises(SweepStateError, match=r"no room on the disk .*: redline tune --resume"):
+        tune(PLAN, out=tmp_path, places=lambda launch: Refusing({1: errno.ENOSPC}))
+
+
+def test_a_search_that_has_no_work_left_asks_for_it_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asked the database at each look, under the lock that others wait for."""
+    asked: list[str] = []
+    take = locks.take
+
+    def counted(path: Path, *more: Any) -> int | None:
+        asked.append(path.name)
+        return take(path, *more)
+
+    monkeypatch.setattr(locks, "take", counted)
+    monkeypatch.setattr("redline.launch.tuning._ASK_S", 3600.0)
+    tune({**PLAN, "trials": 1}, out=tmp_path, places=lambda launch: Refusing({}))
+    # For the study, for the trial, for a second one, and once it had ended.
+    assert asked.count("making.lock") == 4
+
+
 def test_a_damaged_database_is_named(tmp_path: Path) -> None:
     (tmp_path / "study.sqlite").write_text("this is no database at all, whatever its name says")
     with pytest.raises(SweepStateError, match=r"study\.sqlite cannot be used .*not a database"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from redline.launch.places import Places
 from redline.launch.run_process import GRACE_S
+from redline.launch.starting import AGAIN_S, start
 from redline.launch.state import RUNS, Outcome, QueuedRun, SweepState
 from redline.train.loops.stop_signal import StopSignal
 
@@ -39,6 +40,9 @@ def launch(
         watch: called between looks at the places.
         check: raises if a run must not be begun.
         poll_s: seconds between looks where nothing happens.
+
+    Raises:
+        SweepStateError: if the database cannot be written, or no run can be started.
     """
     running: dict[int, QueuedRun] = {}
 
@@ -48,11 +52,17 @@ def launch(
             became = state.ended(run_id, outcome, retries=retries)
             say(_sentence(run, outcome, became, state))
 
+    full_until_s = 0.0  # the machine had no room for a further process
     with _closing(places, note):
         while not stopped():
             ended = places.ended()
             note(ended)
-            begun = _begin(state, places, running, check)
+            begun = 0
+            if ended or not running or time.monotonic() >= full_until_s:
+                begun, refused = _begin(state, places, running, check)
+                note(refused)
+                if any(outcome.stopped for _, outcome in refused):
+                    full_until_s = time.monotonic() + AGAIN_S
             watch()
             if not running and not begun:
                 return
@@ -65,9 +75,14 @@ def _begin(
     places: Places,
     running: dict[int, QueuedRun],
     check: Callable[[QueuedRun], None],
-) -> int:
-    """Begin runs as long as there are places and runs; how many."""
-    begun = 0
+) -> tuple[int, list[tuple[int, Outcome]]]:
+    """Begin runs as long as there are places and runs, and the machine lets them start.
+
+    Returns:
+        How many were taken from the queue, and how those ended that could not be started.
+    """
+    begun, refused = 0, list[tuple[int, Outcome]]()
+    resume = f"redline sweep --resume {state.folder}"
     while (place := places.free()) is not None:
         run = state.next_queued()
         if run is None:
@@ -77,10 +92,16 @@ def _begin(
         settings = dict(run.settings)
         seed, key = settings.pop("seed"), settings.pop("key")
         order = {"algorithm": run.algorithm, "settings": settings, "seed": seed, "key": key}
+        others = len(running) > len(refused)
         running[run.id] = run
-        places.start(run.id, state.folder / RUNS / run.name, order, place)
+        run_dir = state.folder / RUNS / run.name
+        outcome = start(places, run.id, run_dir, order, place, others=others, resume=resume)
         begun += 1
-    return begun
+        if outcome is not None:
+            refused.append((run.id, outcome))
+            if outcome.stopped:
+                break
+    return begun, refused
 
 
 @contextlib.contextmanager
@@ -104,6 +125,8 @@ def _sentence(run: QueuedRun, outcome: Outcome, became: str, state: SweepState) 
         returned = outcome.result.get("return_mean")
         text = f"{head}: done"
         return text if returned is None else f"{text}, return {returned:,.1f}"
+    if outcome.stopped and outcome.error:
+        return f"{head}: {outcome.error}; tried again when another run has ended"
     if outcome.stopped:
         return f"{head}: stopped; goes on with --resume"
     again = "" if became == "failed" else "; tried again"

@@ -37,8 +37,10 @@ from redline.launch.places import Places
 from redline.launch.run_process import GRACE_S, ORDER, is_of_another
 from redline.launch.scores import score_of
 from redline.launch.search_spaces import Choice
+from redline.launch.starting import start
 from redline.launch.state import RUNS, Outcome
 from redline.launch.sweep_file import overlaid
+from redline.launch.trial_returns import TrialReturns
 from redline.launch.tune_file import (
     TunePlan,
     described,
@@ -61,6 +63,7 @@ _STEPS = 100  # in which a trial reports: hundredths of its run
 _REPORTS_STEPS = "reports_steps"
 _KEEPS_UPDATES = "keeps_updates"
 _POLL_S = 0.2
+_ASK_S = 5.0  # between looks for work where there was none
 _MAKING, _MAKING_S = "making.lock", 60.0
 
 
@@ -141,11 +144,11 @@ def tune(
         study = _study(folder, plan, storage, kept)
         if not study.user_attrs.get(_KEEPS_UPDATES):
             plan = dataclasses.replace(plan, scaled={})
-        search = _Search(study, plan, folder, where, own, say, confirmed)
+        resume = _resume(folder, storage)
+        search = _Search(study, plan, folder, where, own, say, confirmed, resume)
         with StopRequest() as stop, contextlib.ExitStack() as closing:
             closing.callback(search.close)
             search.run(lambda: stop.number is not None)
-        resume = _resume(folder, storage)
         return _finished(study, plan, folder, stop.number, say, confirmed, resume)
 
 
@@ -282,6 +285,7 @@ class _Trial:
     Attributes:
         trial: Optuna's.
         run_dir: of its run.
+        returns: of its run, as they come.
         length: env_steps that are compared in hundredths; None: as they are.
         reported: step of the last report.
         env_steps: of the row that was reported last.
@@ -290,6 +294,7 @@ class _Trial:
 
     trial: Any
     run_dir: Path
+    returns: TrialReturns
     length: int | None
     reported: int = -1
     env_steps: int = 0
@@ -308,8 +313,10 @@ class _Search:
         tuner: str,
         say: Callable[[str], None],
         confirmed: Confirmed,
+        resume: str,
     ) -> None:
-        self._confirmed = confirmed
+        self._confirmed, self._resume = confirmed, resume
+        self._ask_again_s = 0.0  # for work, though nothing has ended
         self._study, self._plan, self._folder, self._places = study, plan, folder, places
         self._tuner, self._say = tuner, say
         self._running: dict[int, _Trial] = {}
@@ -320,7 +327,9 @@ class _Search:
             ended = self._places.ended()
             for number, outcome in ended:
                 self._note(number, outcome)
-            begun = self._begin()
+            begun = 0
+            if ended or not self._running or time.monotonic() >= self._ask_again_s:
+                begun = self._begin()
             for each in self._running.values():
                 self._report(each)
             if not self._running and not begun:
@@ -342,17 +351,34 @@ class _Search:
             with _one_at_a_time(self._folder):
                 trial = self._taken_over() or self._new()
             if trial is None:
+                # Each look takes the lock and asks the database, which others need as well.
+                self._ask_again_s = time.monotonic() + _ASK_S
                 break
-            known = self._study.trials[trial.number].intermediate_values
+            # Not `study.trials`: that copies all of them.
+            known = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
             reported = max(known, default=-1)
             settings = self._plan.settings(trial.params)
             self._confirmed.require(f"trial {trial.number}", self._plan.algorithm, settings)
             order = self._order(trial.number, settings)
             run_dir = _run_dir(self._folder, trial.number, order)
             length = self._length(settings)
-            self._running[trial.number] = _Trial(trial, run_dir, length, reported)
-            self._places.start(trial.number, run_dir, order, place)
+            others = bool(self._running)
+            self._running[trial.number] = _Trial(
+                trial, run_dir, TrialReturns(run_dir), length, reported
+            )
+            outcome = start(
+                self._places, trial.number, run_dir, order, place,
+                others=others, resume=self._resume,
+            )  # fmt: skip
             begun += 1
+            if outcome is not None and outcome.stopped:
+                del self._running[trial.number]
+                trial.set_user_attr("tuner", "")  # nobody's: whoever has room takes it over
+                self._say(f"trial {trial.number}: {outcome.error}; tried again")
+                self._ask_again_s = time.monotonic() + _ASK_S
+                break
+            if outcome is not None:
+                self._note(trial.number, outcome)
         return begun
 
     def _order(self, number: int, settings: dict[str, Any]) -> dict[str, Any]:
@@ -420,7 +446,7 @@ class _Search:
         """Tell the study how far a trial is, and stop it if that is not far enough."""
         if each.pruned:
             return
-        for env_steps, values in _reports(_returns(each.run_dir), each.length):
+        for env_steps, values in _reports(each.returns.read(), each.length):
             new = {step: value for step, value in values.items() if step > each.reported}
             for step, value in new.items():
                 each.trial.report(value, step)
@@ -475,17 +501,6 @@ def _shown(params: Mapping[str, Any]) -> str:
         f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in params.items()
     )
-
-
-def _returns(run_dir: Path) -> list[tuple[int, float]]:
-    from redline.errors import RedlineError
-
-    try:
-        columns = load_progress(run_dir)
-    except RedlineError:
-        return []  # it has no row yet
-    rows = zip(columns["env_steps"], columns["return_mean"], strict=True)
-    return [(int(step), float(value)) for step, value in rows if value == value]  # no NaN
 
 
 def _reports(
