@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from redline.plain_files import TABLE_LIMIT, open_plain
+from redline.plain_files import open_plain
 
+_LARGEST_BYTES = 2**30  # taken in at once; a row has some hundreds
 _CHECKED_BYTES = 256  # before the place where reading goes on: are they still those that were read?
 
 
@@ -43,7 +44,7 @@ class GrowingTable:
                 self._position, self._read_last = 0, b""
                 file.seek(0)
             is_anew = self._position == 0
-            data = file.read(TABLE_LIMIT)
+            data = file.read(_LARGEST_BYTES)
             self.changed_s = os.fstat(descriptor).st_mtime
         whole = data[: data.rfind(b"\n") + 1]  # the rest is still being written
         self._position += len(whole)
