@@ -14,16 +14,24 @@ __all__ = ["ranks_here", "usable_cpus"]
 
 def ranks_here() -> int:
     """How many ranks of this run share the machine, as torchrun says; 1 without it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
+    if "RANK" not in os.environ or _number("WORLD_SIZE") == 1:
         return 1
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return _number("LOCAL_WORLD_SIZE")
+
+
+def _number(variable: str) -> int:
+    """What an environment variable says; 1 if it is no positive number."""
+    try:
+        return max(1, int(os.environ[variable]))
+    except (KeyError, ValueError):
+        return 1
 
 
 def usable_cpus(cgroup: Path = MOUNT, membership: Path = MEMBERSHIP) -> int:
     """Cores by affinity and control groups, whichever allows fewer; at least 1.
 
-    Ranks of one run on one machine share its cores evenly. One that was pinned to cores of its own
-    has all of those.
+    Ranks of one run on one machine share its cores evenly. One that is pinned to fewer cores than
+    its parent, which is torchrun, has all of those.
 
     Args:
         cgroup: where control groups are mounted.

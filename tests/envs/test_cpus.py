@@ -67,6 +67,18 @@ def test_ranks_on_one_machine_share_its_cores(
     assert usable_cpus(tmp_path) == expected
 
 
+@pytest.mark.parametrize(("world", "here"), [("", "4"), ("2", "0"), ("2", ""), ("many", "4")])
+def test_variables_that_say_nothing_of_ranks_are_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: str, here: str
+) -> None:
+    """As `export WORLD_SIZE=$SLURM_NTASKS` leaves them outside a job."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", here)
+    assert usable_cpus(tmp_path) == 8
+
+
 @pytest.mark.parametrize(
     ("membership", "files", "expected"),
     [

@@ -266,7 +266,7 @@ def test_ranks_do_not_begin_with_one_replay(tmp_path: Path) -> None:
         ConfigError, match=r"init_parts=.* leave replay out: every rank would begin"
     ):
         Ranks(1, 2).check(config)
-    Ranks(1, 2).check(config, resumed=True)  # what began so in an earlier version goes on
+    Ranks(1, 2).check(config, is_new=False)  # what began so in an earlier version goes on
     Ranks(1, 2).check(config.replace(init_parts="weights"))
     ALONE.check(config)
 

@@ -30,7 +30,7 @@ class TrialReturns:
         """
         is_anew, lines = self._table.read()
         if is_anew:
-            self._columns, self._last = (lines.pop(0) if lines else []), []
+            self._columns, self._last = next(lines, []), []
         rows = [*self._last]
         for cells in lines:
             row = self._row(cells)

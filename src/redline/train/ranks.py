@@ -87,14 +87,14 @@ class Ranks:
         except ConfigError as error:
             raise ConfigError(f"on each of {self.size} ranks: {error}") from error
 
-    def check(self, config: RunConfig, *, resumed: bool = False) -> None:
+    def check(self, config: RunConfig, *, resumed: bool = False, is_new: bool = True) -> None:
         """Refuse what cannot be done by several ranks.
 
         Args:
             config: with the devices that "auto" stands for.
-            resumed: whether a run goes on. It does not begin with another one's replay. Up to
-                version 0.2 one may have chosen a GPU's number for environments, acting or
-                evaluations; it keeps that.
+            resumed: whether a run goes on. Up to version 0.2 one may have chosen a GPU's number
+                for environments, acting or evaluations; it keeps that.
+            is_new: whether it has no checkpoint yet, so that it begins with another one's replay.
 
         Raises:
             ConfigError: naming the setting.
@@ -105,7 +105,7 @@ class Ranks:
         takes_replay = config.run.init_from is not None and "replay" in config.run.init_parts
         for name, wrong, instead in (
             ("data", config.run.data, "leave it out: every rank would draw the same rows"),
-            ("init_parts", takes_replay and not resumed, "leave replay out: every rank would begin "
+            ("init_parts", takes_replay and is_new, "leave replay out: every rank would begin "
              "with the same transitions"),
             ("eval_async", config.run.eval_async, "evaluate in turn: leave it out"),
             ("target_kl", getattr(config.algo, "target_kl", None), "leave it out: each rank "

@@ -122,11 +122,12 @@ def test_more_workers_than_the_system_lets_open_are_refused(
         raise ValueError("not allowed to raise maximum limit")
 
     monkeypatch.setattr(descriptors, "_open_now", lambda: 72)
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
+    monkeypatch.setattr(descriptors, "_OF_EACH", 4)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 1_024))
     monkeypatch.setattr(resource, "setrlimit", refuse)
-    make_room_for(164)  # 72 + 5 x 164 + 128 = 1,020
-    with pytest.raises(ConfigError, match=r"1,000 workers need 5,200 open files .* at most 4,096"):
-        make_room_for(1_000)
+    make_room_for(236)  # 72 + 4 x 236 + 8 = 1,024
+    with pytest.raises(ConfigError, match=r"237 workers need 1,028 open files .* at most 1,024"):
+        make_room_for(237)
 
 
 @pytest.fixture

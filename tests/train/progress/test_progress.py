@@ -261,14 +261,17 @@ def test_json_lines_are_real_json(tmp_path: Path) -> None:
     assert (tmp_path / "progress.csv").exists()
 
 
-def test_json_lines_that_a_resumed_run_asks_for_begin_with_its_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("torn", ["", "\0" * 2**21], ids=["short", "zeros"])
+def test_json_lines_that_a_resumed_run_asks_for_begin_with_its_rows(
+    torn: str, tmp_path: Path
+) -> None:
     with ProgressLogger(tmp_path / "one", writers=["csv"]) as logger:
         logger.write(make_row(1, a=0.1, b=float("inf")))
         logger.write(make_row(2, a=1 / 3, b=None))
         state = logger.state_dict()
     late = ProgressLogger(tmp_path / "one", writers=["csv", "jsonl"])
     # As after a time without them: a row is missing.
-    (tmp_path / "one" / "progress.jsonl").write_text('{"iteration": 1}\n')
+    (tmp_path / "one" / "progress.jsonl").write_text('{"iteration": 1}\n' + torn)
     late.load_state_dict(state)
     with ProgressLogger(tmp_path / "two", writers=["csv", "jsonl"]) as whole:
         whole.write(make_row(1, a=0.1, b=float("inf")))

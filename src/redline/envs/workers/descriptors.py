@@ -7,8 +7,9 @@ import resource
 
 from redline.errors import ConfigError
 
-_OF_EACH = 5  # its connection, two pipes, and a signal of one or two descriptors
-_OF_THE_REST = 128  # files of the run, what the worker being started is given, evaluations
+_OF_EACH = 4 if hasattr(os, "eventfd") else 5  # its connection, two pipes, and a signal
+_OF_A_START = 8  # what the worker that is being started is given, and the pipe of its process
+_OF_THE_REST = 128  # what the run opens later: files, evaluations
 
 
 def make_room_for(workers: int) -> None:
@@ -20,12 +21,15 @@ def make_room_for(workers: int) -> None:
     Raises:
         ConfigError: if the system does not allow as many; with the arithmetic.
     """
-    needed = _open_now() + _OF_EACH * workers + _OF_THE_REST
+    needed = _open_now() + _OF_EACH * workers + _OF_A_START
+    wanted = needed + _OF_THE_REST
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or needed <= soft:
+    if resource.RLIM_INFINITY not in (soft, hard):
+        wanted = max(needed, min(wanted, hard))
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
         return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (ValueError, OSError) as error:  # above the hard one, or above what the system has
         raise ConfigError(
             f"{workers:,} workers need {needed:,} open files ({_OF_EACH} for each), and this "

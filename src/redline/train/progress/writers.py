@@ -5,8 +5,10 @@ Each writer is opened with the number of rows to keep from before and goes on af
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -127,13 +129,9 @@ class CsvWriter(_LineWriter):
     def set_columns(self, columns: Sequence[str]) -> None:
         """Rewrite the file: a new header, and nothing in the new columns of earlier rows."""
         self._file.close()
-        further = "," * (len(columns) - self._num_columns)
-        _, *rows = self._path.read_text(encoding="utf-8").splitlines()
-        lines = [",".join(columns), *(row + further for row in rows)]
-        content = "".join(f"{line}\n" for line in lines).encode()
-        with atomic_file(self._path) as temporary:
-            temporary.write_bytes(content)
-        self._hash, self._size_bytes = hashlib.sha256(content), len(content)
+        header, further = ",".join(columns), "," * (len(columns) - self._num_columns)
+        lines = itertools.chain([f"{header}\n".encode()], _with_cells(self._path, further))
+        self._hash, self._size_bytes = _replace_by(self._path, lines)
         self._num_columns = len(columns)
         self._file = open(self._path, "a", encoding="utf-8", newline="")  # noqa: SIM115
 
@@ -148,7 +146,9 @@ class CsvWriter(_LineWriter):
 
 class _JsonLinesWriter(_LineWriter):
     def __init__(self, path: Path, rows: int) -> None:
-        if _count_lines(path) < rows:  # a resumed run that had none so far, or not for all rows
+        if (
+            _count_lines(path, rows) < rows
+        ):  # a resumed run may have had none
             found = _rows_of_csv(path.with_name(CSV_NAME), rows)
             with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
                 file.writelines(f"{_json_line(row)}\n" for row in found)
@@ -158,11 +158,15 @@ class _JsonLinesWriter(_LineWriter):
         self._append(_json_line(row))
 
 
-def _count_lines(path: Path) -> int:
+def _count_lines(path: Path, most: int) -> int:
+    """The whole lines of a file; no more of them are counted than asked for."""
     if not path.exists():
         return 0
-    with open(open_plain(path), "rb") as file:
-        return sum(line.endswith(b"\n") for line in iter(lambda: read_row(file), b""))
+    found = 0
+    with open(open_plain(path), "rb") as file, contextlib.suppress(OSError):  # no rows from there
+        while found < most and read_row(file).endswith(b"\n"):
+            found += 1
+    return found
 
 
 def _json_line(row: Row) -> str:
@@ -326,13 +330,26 @@ def _cut_lines(path: Path, header: str | None, rows: int) -> tuple[hashlib._Hash
     Raises:
         RunDirectoryError: if it has fewer, or another header.
     """
+    return _replace_by(path, _kept_lines(path, header, rows))
+
+
+def _replace_by(path: Path, lines: Iterable[bytes]) -> tuple[hashlib._Hash, int]:
+    """Put lines in the place of a file, which they may be read from; their hash and size."""
     digest, size = hashlib.sha256(), 0
     with atomic_file(path) as temporary, open(temporary, "wb") as file:
-        for line in _kept_lines(path, header, rows):
+        for line in lines:
             file.write(line)
             digest.update(line)
             size += len(line)
     return digest, size
+
+
+def _with_cells(path: Path, further: str) -> Iterator[bytes]:
+    """The rows of a table with further cells, and without its header."""
+    with open(open_plain(path), "rb") as file:
+        read_row(file)
+        while line := read_row(file):
+            yield line.rstrip(b"\n") + further.encode() + b"\n"
 
 
 def _kept_lines(path: Path, header: str | None, rows: int) -> Iterator[bytes]:

@@ -122,7 +122,7 @@ def execute(
     check_devices(config.run, collector_kind, resumed=changed is not None, tried=True)
     config, devices_said = resolve_devices(config)
     require_deterministic_replay(config)
-    ranks.check(config, resumed=checkpoint is not None)
+    ranks.check(config, resumed=changed is not None, is_new=checkpoint is None)
     config, told_out = ranks.quiet(config), ranks.folder(out)
     out = told_out.absolute()  # an environment, or a callback, may change the working directory
     callbacks = make_callbacks(config, given)

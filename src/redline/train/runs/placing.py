@@ -72,7 +72,9 @@ def _require_placeable(
 
 
 def require_deterministic_replay(config: RunConfig) -> None:
-    """Refuse a deterministic run whose priorities lie on a device, where none could be written.
+    """Refuse a deterministic run whose priorities lie on a GPU, where none could be written.
+
+    Of other devices nobody knows; the first priority that is written shows it.
 
     Args:
         config: with the device that "auto" stands for.
@@ -81,7 +83,7 @@ def require_deterministic_replay(config: RunConfig) -> None:
         ConfigError: naming what to do instead.
     """
     run, algo = config.run, config.algo
-    is_there = getattr(algo, "replay_storage", "") == "device" and not run.device.startswith("cpu")
+    is_there = getattr(algo, "replay_storage", "") == "device" and run.device.startswith("cuda")
     if run.deterministic and is_there and getattr(algo, "prioritized", False):
         raise ConfigError(
             f"deterministic=True with prioritized=True and replay_storage='device': priorities "
