@@ -146,9 +146,7 @@ class CsvWriter(_LineWriter):
 
 class _JsonLinesWriter(_LineWriter):
     def __init__(self, path: Path, rows: int) -> None:
-        if (
-            _count_lines(path, rows) < rows
-        ):  # a resumed run may have had none
+        if _count_lines(path, rows) < rows:  # a resumed run may have had none
             found = _rows_of_csv(path.with_name(CSV_NAME), rows)
             with atomic_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
                 file.writelines(f"{_json_line(row)}\n" for row in found)
